@@ -1,0 +1,133 @@
+"""Symmetric operators that are never formed as matrices unless they are tiny.
+
+``DiagonalPlusLowRank`` is A = diag(d) + U Uᵀ with U of shape (n, r): a product costs O(nr), a solve by Woodbury's
+identity O(nr² + r³), the log-determinant O(nr² + r³) (appendix A.3 and Algorithm 2 of the paper). ``Dense`` serves
+masses that come as a matrix from a Lagrangian. Both answer the same four questions: ``matvec``, ``solve``,
+``log_determinant``, ``dense``.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float
+
+_UNROLL_UP_TO = 4
+
+
+class AbstractOperator(eqx.Module):
+    """A symmetric positive (semi)definite operator on R^n."""
+
+    @abstractmethod
+    def matvec(self, x: Float[Array, " n"]) -> Float[Array, " n"]: ...
+
+    @abstractmethod
+    def solve(self, y: Float[Array, " n"]) -> Float[Array, " n"]: ...
+
+    @abstractmethod
+    def log_determinant(self) -> Float[Array, ""]: ...
+
+    @abstractmethod
+    def diagonal_part(self) -> Float[Array, " n"]: ...
+
+    @abstractmethod
+    def dense(self) -> Float[Array, "n n"]: ...
+
+
+class DiagonalPlusLowRank(AbstractOperator):
+    """diag(d) + U Uᵀ."""
+
+    diagonal: Float[Array, " n"]
+    factor: Float[Array, "n r"] | None = None
+
+    def matvec(self, x):
+        y = self.diagonal * x
+        return y if self.factor is None else y + self.factor @ (self.factor.T @ x)
+
+    def solve(self, y):
+        """Algorithm 2: v = Λ⁻¹y - Λ⁻¹U (I + UᵀΛ⁻¹U)⁻¹ UᵀΛ⁻¹y."""
+        z = y / self.diagonal
+        if self.factor is None:
+            return z
+        scaled = self.factor / self.diagonal[:, None]
+        return z - scaled @ solve_spd(self._capacitance(scaled), self.factor.T @ z)
+
+    def log_determinant(self):
+        """log|Λ| + log|I + UᵀΛ⁻¹U|."""
+        total = jnp.sum(jnp.log(self.diagonal))
+        if self.factor is None:
+            return total
+        lower = cholesky(self._capacitance(self.factor / self.diagonal[:, None]))
+        return total + 2.0 * jnp.sum(jnp.log(jnp.diagonal(lower)))
+
+    def diagonal_part(self):
+        return self.diagonal if self.factor is None else self.diagonal + jnp.sum(self.factor**2, axis=-1)
+
+    def dense(self):
+        matrix = jnp.diag(self.diagonal)
+        return matrix if self.factor is None else matrix + self.factor @ self.factor.T
+
+    def _capacitance(self, scaled: Float[Array, "n r"]) -> Float[Array, "r r"]:
+        return jnp.eye(scaled.shape[1], dtype=scaled.dtype) + self.factor.T @ scaled
+
+
+class Dense(AbstractOperator):
+    """A small matrix, as a Lagrangian or a Cholesky network gives it."""
+
+    matrix: Float[Array, "n n"]
+
+    def matvec(self, x):
+        return self.matrix @ x
+
+    def solve(self, y):
+        return solve_spd(self.matrix, y)
+
+    def log_determinant(self):
+        return 2.0 * jnp.sum(jnp.log(jnp.diagonal(cholesky(self.matrix))))
+
+    def diagonal_part(self):
+        return jnp.diagonal(self.matrix)
+
+    def dense(self):
+        return self.matrix
+
+
+def add_scaled(a: AbstractOperator, scale: Float[Array, ""] | float, b: AbstractOperator) -> AbstractOperator:
+    """a + scale·b for scale ≥ 0, low rank where both are."""
+    if isinstance(a, DiagonalPlusLowRank) and isinstance(b, DiagonalPlusLowRank):
+        factors = [f for f in (a.factor, None if b.factor is None else jnp.sqrt(scale) * b.factor) if f is not None]
+        return DiagonalPlusLowRank(
+            a.diagonal + scale * b.diagonal, jnp.concatenate(factors, axis=1) if factors else None
+        )
+    return Dense(a.dense() + scale * b.dense())
+
+
+def cholesky(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """Lower Cholesky factor; written out for tiny matrices, where a batched LAPACK call costs far more than the sums."""
+    n = matrix.shape[0]
+    if n > _UNROLL_UP_TO:
+        return jnp.linalg.cholesky(matrix)
+    rows: list[list] = []
+    for i in range(n):
+        row: list = []
+        for j in range(i):
+            row.append((matrix[i, j] - sum(row[k] * rows[j][k] for k in range(j))) / rows[j][j])
+        row.append(jnp.sqrt(matrix[i, i] - sum(entry * entry for entry in row)))
+        rows.append(row)
+    zero = jnp.zeros((), matrix.dtype)
+    return jnp.stack([jnp.stack(row + [zero] * (n - len(row))) for row in rows])
+
+
+def solve_spd(matrix: Float[Array, "n n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
+    """matrix⁻¹ y by Cholesky, written out for tiny matrices."""
+    n = matrix.shape[0]
+    lower = cholesky(matrix)
+    if n > _UNROLL_UP_TO:
+        return cho_solve((lower, True), y)
+    x: list = []
+    for i in range(n):
+        x.append((y[i] - sum(lower[i, k] * x[k] for k in range(i))) / lower[i, i])
+    for i in reversed(range(n)):
+        x[i] = (x[i] - sum(lower[k, i] * x[k] for k in range(i + 1, n))) / lower[i, i]
+    return jnp.stack(x)

@@ -1,0 +1,166 @@
+"""Masses M(q) ≻ 0, as operators: a mass answers with M(q), and velocity and momentum follow.
+
+``AbstractConstantMass`` marks the separable case, which explicit splitting integrators require.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from phast.components.lowrank import AbstractOperator, Dense, DiagonalPlusLowRank
+from phast.components.network import MLP
+from phast.components.parameter import Coefficient, Positive, value_of
+from phast.manifold import Manifold
+
+
+class AbstractMass(eqx.Module):
+    """M: configuration -> symmetric positive definite operator."""
+
+    @abstractmethod
+    def operator(self, q: Float[Array, " n"]) -> AbstractOperator: ...
+
+
+class AbstractConstantMass(AbstractMass):
+    """A mass that does not depend on q, so that H = V(q) + ½ pᵀM⁻¹p is separable."""
+
+
+class ConstantMass(AbstractConstantMass):
+    """M = diag(m)."""
+
+    masses: Coefficient
+
+    def operator(self, q):
+        return DiagonalPlusLowRank(jnp.broadcast_to(value_of(self.masses), q.shape))
+
+
+class LowRankMass(AbstractConstantMass):
+    """M = diag(d) + Σ α_i k_i k_iᵀ with |k_i| = 1 (appendix C.2), learned: n + m(n + 1) parameters for m terms."""
+
+    diagonal: Positive
+    strengths: Positive
+    directions: Float[Array, "m n"]
+
+    @classmethod
+    def create(cls, n: int, *, terms: int | None = None, key: PRNGKeyArray) -> "LowRankMass":
+        terms = min(4, n) if terms is None else terms
+        directions = jax.random.normal(key, (terms, n))
+        return cls(Positive.starting_at(jnp.ones(n)), Positive.starting_at(jnp.full(terms, 0.01)), directions)
+
+    def operator(self, q):
+        return DiagonalPlusLowRank(self.diagonal(), _outer_factor(self.directions, self.strengths()))
+
+
+class CartPoleMass(AbstractMass):
+    """M(θ) of a cart with a hanging pole, q = (x, θ) (appendix B.2)."""
+
+    cart: Coefficient = 1.0
+    pole: Coefficient = 1.0
+    length: Coefficient = 1.0
+
+    def operator(self, q):
+        cart, pole, length = value_of(self.cart), value_of(self.pole), value_of(self.length)
+        coupling = pole * length * jnp.cos(q[1])
+        return Dense(jnp.stack([jnp.stack([cart + pole, coupling]), jnp.stack([coupling, pole * length**2])]))
+
+
+class DoublePendulumMass(AbstractMass):
+    """M(q) of two point masses on massless rods in absolute angles (appendix B.4)."""
+
+    first: Coefficient = 1.0
+    second: Coefficient = 1.0
+    first_length: Coefficient = 1.0
+    second_length: Coefficient = 1.0
+
+    def operator(self, q):
+        m1, m2 = value_of(self.first), value_of(self.second)
+        l1, l2 = value_of(self.first_length), value_of(self.second_length)
+        coupling = m2 * l1 * l2 * jnp.cos(q[0] - q[1])
+        return Dense(jnp.stack([jnp.stack([(m1 + m2) * l1**2, coupling]), jnp.stack([coupling, m2 * l2**2])]))
+
+
+class ArmMass(AbstractMass):
+    """M(q) of a planar serial arm with n links in relative joint angles, from CAD-style link data.
+
+    Composite-rigid-body algorithm in the plane: M_jk = Σ_{i ≥ max(j,k)} m_i (c_i - o_j)·(c_i - o_k) + I_i, with c_i the
+    centre of link i and o_j the position of joint j.
+    """
+
+    masses: Coefficient
+    lengths: tuple
+    centres: tuple
+    inertias: Coefficient
+
+    def operator(self, q):
+        n = q.shape[0]
+        masses, inertias = value_of(self.masses), value_of(self.inertias)
+        angles = jnp.cumsum(q)
+        along = jnp.stack([jnp.sin(angles), -jnp.cos(angles)], axis=-1)
+        ends = jnp.cumsum(value_of(self.lengths)[:, None] * along, axis=0)
+        joints = jnp.concatenate([jnp.zeros((1, 2), q.dtype), ends[:-1]])
+        centres = joints + value_of(self.centres)[:, None] * along
+        arms = centres[:, None, :] - joints[None, :, :]  # from joint j to the centre of link i
+        moves = jnp.tril(jnp.ones((n, n), q.dtype))  # link i moves with joint j iff j <= i
+        arms = arms * moves[:, :, None]
+        return Dense(
+            jnp.einsum("i,ijd,ikd->jk", masses, arms, arms) + jnp.einsum("i,ij,ik->jk", inertias, moves, moves)
+        )
+
+
+class NeuralMass(AbstractMass):
+    """M(q) = diag(d(q)) + Σ α_i(q) k_i(q) k_i(q)ᵀ from one network (the paper's gauge study), solved by Woodbury."""
+
+    network: MLP
+    manifold: Manifold
+    terms: int
+    harmonics: int = 4
+
+    @classmethod
+    def create(
+        cls, manifold: Manifold, *, terms: int | None = None, width: int = 64, harmonics: int = 4, key: PRNGKeyArray
+    ) -> "NeuralMass":
+        n = manifold.size
+        terms = min(4, n) if terms is None else terms
+        sizes = (manifold.feature_count(harmonics), width, n + terms * (n + 1))
+        return cls(MLP.create(sizes, key=key), manifold, terms, harmonics)
+
+    def operator(self, q):
+        n, m = self.manifold.size, self.terms
+        out = self.network(self.manifold.features(q, self.harmonics))
+        diagonal = jax.nn.softplus(out[:n] + 0.5413) + 1e-3  # near one at the start
+        return DiagonalPlusLowRank(
+            diagonal, _outer_factor(out[n + m :].reshape(m, n), jax.nn.softplus(out[n : n + m] - 3.0))
+        )
+
+
+class CholeskyMass(AbstractMass):
+    """M(q) = L(q) L(q)ᵀ + 10⁻³ I with L lower triangular from a network and a positive diagonal."""
+
+    network: MLP
+    manifold: Manifold
+    harmonics: int = 4
+
+    @classmethod
+    def create(cls, manifold: Manifold, *, width: int = 64, harmonics: int = 4, key: PRNGKeyArray) -> "CholeskyMass":
+        n = manifold.size
+        sizes = (manifold.feature_count(harmonics), width, width, n * (n + 1) // 2)
+        return cls(MLP.create(sizes, key=key), manifold, harmonics)
+
+    def operator(self, q):
+        n = self.manifold.size
+        out = self.network(self.manifold.features(q, self.harmonics))
+        rows, columns = jnp.tril_indices(n, k=-1)
+        lower = jnp.diag(jax.nn.softplus(out[:n] + 0.5413)).at[rows, columns].set(out[n:])
+        return Dense(lower @ lower.T + 1e-3 * jnp.eye(n, dtype=out.dtype))
+
+
+def _outer_factor(directions: Float[Array, "r n"], strengths: Float[Array, " r"]) -> Float[Array, "n r"]:
+    """U with U Uᵀ = Σ strength_i k_i k_iᵀ for unit k_i along the rows of ``directions``."""
+    return (unit_rows(directions) * jnp.sqrt(strengths)[:, None]).T
+
+
+def unit_rows(directions: Float[Array, "r n"]) -> Float[Array, "r n"]:
+    """Rows scaled to length one, with a finite gradient also at zero."""
+    return directions / jnp.sqrt(jnp.sum(directions**2, axis=-1, keepdims=True) + 1e-12)

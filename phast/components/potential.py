@@ -1,0 +1,191 @@
+"""Potential energies V(q): structured, neural, and template plus a bounded neural residual (appendix D of the paper).
+
+A potential is a scalar function of one configuration; forces come from :func:`gradient`, and batches from ``jax.vmap``.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from phast.components.network import MLP
+from phast.components.parameter import Coefficient, Positive, value_of
+from phast.manifold import Manifold
+
+
+class AbstractPotential(eqx.Module):
+    """V: configuration -> energy."""
+
+    @abstractmethod
+    def __call__(self, q: Float[Array, " n"]) -> Float[Array, ""]: ...
+
+
+def gradient(potential: AbstractPotential, q: Float[Array, " n"]) -> Float[Array, " n"]:
+    """∇V(q)."""
+    return jax.grad(potential)(q)
+
+
+# --- structured ------------------------------------------------------------------------------------------------------
+
+
+class Cosine(AbstractPotential):
+    """V = Σ a_i (1 - cos q_i): gravity on hanging angles. A coordinate without gravity has a_i = 0."""
+
+    amplitudes: Coefficient
+
+    def __call__(self, q):
+        return jnp.sum(value_of(self.amplitudes) * (1.0 - jnp.cos(q)))
+
+
+class Quadratic(AbstractPotential):
+    """V = ½ Σ k_i (q_i - c_i)²: independent springs."""
+
+    stiffness: Coefficient
+    centre: Coefficient = 0.0
+
+    def __call__(self, q):
+        return 0.5 * jnp.sum(value_of(self.stiffness) * (q - value_of(self.centre)) ** 2)
+
+
+class QuadraticForm(AbstractPotential):
+    """V = ½ qᵀ K q with K = F Fᵀ ⪰ 0: coupled springs. ``factor`` is F, given as rows of floats or learned."""
+
+    factor: tuple | Float[Array, "n n"]
+
+    def __call__(self, q):
+        return 0.5 * jnp.sum((jnp.asarray(self.factor, dtype=q.dtype).T @ q) ** 2)
+
+
+class HeatExchange(AbstractPotential):
+    """V = ½ Σ c_i T_i² + ½ κ (T_1 - T_2)²: two coupled thermal masses."""
+
+    capacities: Coefficient
+    coupling: Coefficient
+
+    def __call__(self, q):
+        return 0.5 * jnp.sum(value_of(self.capacities) * q**2) + 0.5 * value_of(self.coupling) * (q[0] - q[1]) ** 2
+
+
+class LennardJones(AbstractPotential):
+    """V = Σ_{i<j} 4ε[(σ/r)¹² - (σ/r)⁶] between particles in the plane, with r² softened to r² + s²."""
+
+    depth: Coefficient = 1.0
+    diameter: Coefficient = 1.0
+    softening: float = 0.1
+
+    def __call__(self, q):
+        sixth = (value_of(self.diameter) ** 2 / (_pair_distances_squared(q) + self.softening**2)) ** 3
+        return jnp.sum(4.0 * value_of(self.depth) * (sixth**2 - sixth))
+
+
+class Gravity(AbstractPotential):
+    """V = -Σ_{i<j} G m_i m_j / sqrt(r² + s²) between point masses in the plane."""
+
+    masses: Coefficient
+    constant: float = 1.0
+    softening: float = 0.1
+
+    def __call__(self, q):
+        masses = value_of(self.masses)
+        first, second = _pairs(len(masses))
+        inverse_distance = (_pair_distances_squared(q) + self.softening**2) ** -0.5
+        return -self.constant * jnp.sum(masses[first] * masses[second] * inverse_distance)
+
+
+class Prey(AbstractPotential):
+    """V = δ q - γ ln q: the prey's share of the Lotka–Volterra invariant, straight below ``floor``."""
+
+    gain: float = 0.1
+    decay: float = 0.4
+    floor: float = 0.05
+
+    def __call__(self, q):
+        below = jnp.minimum(q - self.floor, 0.0) / self.floor
+        return jnp.sum(self.gain * q - self.decay * (jnp.log(jnp.maximum(q, self.floor)) + below))
+
+
+class ArmGravity(AbstractPotential):
+    """Gravity on a planar arm of ``n`` links in relative joint angles, the first from the downward vertical.
+
+    V = -g Σ_i m_i y_i with y_i the drop of link i's centre below the base: the gravity regressor of a serial arm.
+    """
+
+    masses: Coefficient
+    lengths: tuple
+    centres: tuple
+    gravity: float = 9.81
+
+    def __call__(self, q):
+        masses, lengths, centres = value_of(self.masses), value_of(self.lengths), value_of(self.centres)
+        cosines = jnp.cos(jnp.cumsum(q))
+        ends = jnp.cumsum(lengths * cosines)
+        bases = jnp.concatenate([jnp.zeros(1, q.dtype), ends[:-1]])
+        return -self.gravity * jnp.sum(masses * (bases + centres * cosines))
+
+
+def _pairs(count: int) -> tuple[Array, Array]:
+    return jnp.triu_indices(count, k=1)
+
+
+def _pair_distances_squared(q: Float[Array, " n"]) -> Float[Array, " pairs"]:
+    points = q.reshape(-1, 2)
+    first, second = _pairs(points.shape[0])
+    return jnp.sum((points[first] - points[second]) ** 2, axis=-1)
+
+
+# --- neural and mixed ------------------------------------------------------------------------------------------------
+
+
+class MLPPotential(AbstractPotential):
+    """V = f(q) by a network on the coordinates themselves (angles wrapped)."""
+
+    network: MLP
+    manifold: Manifold
+
+    @classmethod
+    def create(cls, manifold: Manifold, *, width: int = 64, key: PRNGKeyArray) -> "MLPPotential":
+        return cls(MLP.create((manifold.size, width, width, width, 1), key=key), manifold)
+
+    def __call__(self, q):
+        return self.network(self.manifold.wrap(q))[0]
+
+
+class PeriodicMLPPotential(AbstractPotential):
+    """V = f(φ(q)) by a network on Fourier features of the angles, so that V is exactly 2π-periodic in them."""
+
+    network: MLP
+    manifold: Manifold
+    harmonics: int = 4
+
+    @classmethod
+    def create(
+        cls, manifold: Manifold, *, width: int = 64, harmonics: int = 4, key: PRNGKeyArray
+    ) -> "PeriodicMLPPotential":
+        sizes = (manifold.feature_count(harmonics), width, width, width, 1)
+        return cls(MLP.create(sizes, key=key), manifold, harmonics)
+
+    def __call__(self, q):
+        return self.network(self.manifold.features(q, self.harmonics))[0]
+
+
+class Scaled(AbstractPotential):
+    """a · V̄(q): a template whose overall strength is learned."""
+
+    template: AbstractPotential
+    scale: Coefficient
+
+    def __call__(self, q):
+        return value_of(self.scale) * self.template(q)
+
+
+class Hybrid(AbstractPotential):
+    """V = V̄ + ε·Ṽ: a physics template and a learned residual, with ε = softplus(ρ) begun small."""
+
+    template: AbstractPotential
+    residual: AbstractPotential
+    epsilon: Positive
+
+    def __call__(self, q):
+        return self.template(q) + self.epsilon() * self.residual(q)

@@ -1,0 +1,224 @@
+"""Time steps that keep the structure: Strang splitting of a conservative core between two half-steps of damping.
+
+    Φ_dt = Φ_D^{dt/2} ∘ Φ_H^{dt} ∘ Φ_D^{dt/2}                                                     (Eq. 12, Algorithm 1)
+
+Three choices compose a :class:`Transition`. The *core* Φ_H: an explicit splitting (a palindromic list of kick and drift
+coefficients: leapfrog, or fourth order by triple jump), implicit midpoint for M(q), or Cayley–Neumann. The *damping
+half-step* Φ_D: explicit as in the paper, implicit, or exact; the last two never raise the energy at any step size.
+The *timestep*: given or learned, shared or one per substep. A constant input force G u joins the kicks of the core.
+"""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optimistix as optx
+from jaxtyping import Array, Float
+
+from phast.components.lowrank import DiagonalPlusLowRank, add_scaled
+from phast.components.parameter import Coefficient, value_of
+from phast.components.potential import gradient
+from phast.hamiltonian import PortHamiltonian
+
+State = tuple[Float[Array, " n"], Float[Array, " n"]]
+Scalar = Float[Array, ""] | float
+
+
+# --- conservative cores ----------------------------------------------------------------------------------------------
+
+
+class AbstractCore(eqx.Module):
+    """One step of q' = ∂H/∂p, p' = -∂H/∂q + f with a constant force f."""
+
+    order: eqx.AbstractVar[int]
+    needs_separable: eqx.AbstractVar[bool]
+
+    @abstractmethod
+    def step(self, system: PortHamiltonian, q, p, force: Float[Array, " n"] | float, dt: Scalar) -> State: ...
+
+
+class Splitting(AbstractCore):
+    """Kicks and drifts in turn: kick b_0, drift a_0, kick b_1, … with coefficients that read the same both ways."""
+
+    kicks: tuple[float, ...]
+    drifts: tuple[float, ...]
+    order: int
+    needs_separable: bool = True
+
+    def __check_init__(self):
+        if len(self.kicks) != len(self.drifts) + 1:
+            raise ValueError("a kick-drift-kick splitting has one kick more than it has drifts")
+
+    def step(self, system, q, p, force, dt):
+        mass = system.mass.operator(q)
+        p = self._kick(system, q, p, force, self.kicks[0] * dt)
+        for drift, kick in zip(self.drifts, self.kicks[1:], strict=True):
+            q = q + drift * dt * mass.solve(p)
+            p = self._kick(system, q, p, force, kick * dt)
+        return q, p
+
+    def _kick(self, system, q, p, force, h):
+        return p + h * (force - gradient(system.potential, q))
+
+
+def leapfrog() -> Splitting:
+    """Störmer–Verlet, second order: the paper's core."""
+    return Splitting(kicks=(0.5, 0.5), drifts=(1.0,), order=2)
+
+
+def fourth_order() -> Splitting:
+    """Yoshida's triple jump: three leapfrogs of lengths γ, 1 - 2γ, γ with γ = 1/(2 - 2^{1/3})."""
+    outer = 1.0 / (2.0 - 2.0 ** (1.0 / 3.0))
+    inner = 1.0 - 2.0 * outer
+    between = 0.5 * (outer + inner)
+    return Splitting(kicks=(0.5 * outer, between, between, 0.5 * outer), drifts=(outer, inner, outer), order=4)
+
+
+class ImplicitMidpoint(AbstractCore):
+    """x⁺ = x + dt·f((x + x⁺)/2): symplectic for any H, so also for M(q). Newton's method, implicitly differentiated."""
+
+    tolerance: float = 1e-5
+    max_iterations: int = 20
+    order: int = 2
+    needs_separable: bool = False
+
+    def step(self, system, q, p, force, dt):
+        x = jnp.concatenate([q, p])
+        field = _conservative_field(system, force, q.shape[0])
+        tolerance = max(self.tolerance**2, 1e-13) if x.dtype == jnp.float64 else self.tolerance
+
+        def residual(increment, _):
+            return increment - dt * field(x + 0.5 * increment)
+
+        solution = optx.root_find(
+            residual,
+            optx.Newton(rtol=tolerance, atol=tolerance),
+            dt * field(x),
+            max_steps=self.max_iterations,
+            throw=False,
+        )
+        return _split(x + solution.value)
+
+
+class CayleyNeumann(AbstractCore):
+    """The midpoint rule linearised at x: x⁺ = x + (I - ½dt A)⁻¹ dt f(x) with A = Df(x).
+
+    For quadratic H that is the Cayley transform of ½dt A. The inverse is a Neumann series of ``terms`` Hessian-vector
+    products, so nothing of size n × n is formed.
+    """
+
+    terms: int = 6
+    order: int = 2
+    needs_separable: bool = False
+
+    def step(self, system, q, p, force, dt):
+        x = jnp.concatenate([q, p])
+        field = _conservative_field(system, force, q.shape[0])
+        rate, jacobian_product = jax.linearize(field, x)
+        term = total = dt * rate
+        for _ in range(self.terms):
+            term = 0.5 * dt * jacobian_product(term)
+            total = total + term
+        return _split(x + total)
+
+
+def _conservative_field(system: PortHamiltonian, force, n: int):
+    def field(x):
+        dh_dq, v = system.gradient(x[:n], x[n:])
+        return jnp.concatenate([v, force - dh_dq])
+
+    return field
+
+
+def _split(x: Float[Array, " twice_n"]) -> State:
+    n = x.shape[0] // 2
+    return x[:n], x[n:]
+
+
+# --- damping half-steps ----------------------------------------------------------------------------------------------
+
+
+class AbstractDampingStep(eqx.Module):
+    """p' = -D v over a time h with q held still."""
+
+    @abstractmethod
+    def step(self, system: PortHamiltonian, q, p, h: Scalar) -> Float[Array, " n"]: ...
+
+
+class ExplicitDamping(AbstractDampingStep):
+    """p⁺ = p - h D v, as in Algorithm 1. Raises the energy where h λ_max(D)/λ_min(M) > 2 (appendix A.2)."""
+
+    def step(self, system, q, p, h):
+        return p - h * system.dissipation(q, system.velocity(q, p))
+
+
+class ImplicitDamping(AbstractDampingStep):
+    """p⁺ = M (M + h D)⁻¹ p: backward Euler, one Woodbury solve. First order in h, never raises the energy."""
+
+    def step(self, system, q, p, h):
+        mass = system.mass.operator(q)
+        damping = system.damping.operator(q, mass.solve(p))
+        return mass.matvec(add_scaled(mass, h, damping).solve(p))
+
+
+class ExactDamping(AbstractDampingStep):
+    """p⁺ = exp(-h D M⁻¹) p: exact where D does not depend on v, and never raises the energy.
+
+    Elementwise where M and D are diagonal; otherwise through the matrix exponential, for small n.
+    """
+
+    def step(self, system, q, p, h):
+        mass = system.mass.operator(q)
+        damping = system.damping.operator(q, mass.solve(p))
+        if _is_diagonal(mass) and _is_diagonal(damping):
+            return p * jnp.exp(-h * damping.diagonal / mass.diagonal)
+        if p.shape[0] == 1:
+            return p * jnp.exp(-h * damping.diagonal_part() / mass.diagonal_part())
+        rate = damping.dense() @ jax.vmap(mass.solve)(jnp.eye(p.shape[0], dtype=p.dtype))
+        return jax.scipy.linalg.expm(-h * rate) @ p
+
+
+def _is_diagonal(operator) -> bool:
+    return isinstance(operator, DiagonalPlusLowRank) and operator.factor is None
+
+
+# --- the transition --------------------------------------------------------------------------------------------------
+
+
+class Timestep(eqx.Module):
+    """How far one observed step reaches, in ``substeps`` pieces.
+
+    A float is given and a learned scalar is shared, both cut into equal pieces; a learned vector of length
+    ``substeps`` holds one duration per substep.
+    """
+
+    duration: Coefficient
+    substeps: int = 1
+
+    def pieces(self) -> list[Scalar]:
+        duration = self.duration if isinstance(self.duration, float) else value_of(self.duration)
+        if jnp.ndim(duration) == 1:
+            return [duration[i] for i in range(self.substeps)]
+        return [duration / self.substeps] * self.substeps
+
+
+class Transition(eqx.Module):
+    """Φ_dt: one observed step of a port-Hamiltonian system, by Strang splitting (Algorithm 1), L substeps."""
+
+    core: AbstractCore
+    damping: AbstractDampingStep
+    timestep: Timestep
+
+    def __call__(self, system: PortHamiltonian, q, p, u: Float[Array, " inputs"] | None = None) -> State:
+        if self.core.needs_separable and not system.separable:
+            raise TypeError(
+                f"{type(self.core).__name__} needs a constant mass, but {type(system.mass).__name__} depends on q: "
+                "use ImplicitMidpoint() or CayleyNeumann() as the core"
+            )
+        force = 0.0 if u is None else system.input_force(u)
+        for dt in self.timestep.pieces():
+            p = self.damping.step(system, q, p, 0.5 * dt)
+            q, p = self.core.step(system, q, p, force, dt)
+            p = self.damping.step(system, q, p, 0.5 * dt)
+        return q, p
