@@ -104,7 +104,7 @@ def add_scaled(a: AbstractOperator, scale: Float[Array, ""] | float, b: Abstract
 
 
 def cholesky(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
-    """Lower Cholesky factor; written out for tiny matrices, where a batched LAPACK call costs far more than the sums."""
+    """Lower Cholesky factor; written out for tiny matrices, where a batched LAPACK call costs far more."""
     n = matrix.shape[0]
     if n > _UNROLL_UP_TO:
         return jnp.linalg.cholesky(matrix)

@@ -5,6 +5,8 @@ training differentiates twice; with the usual SiLU, XLA evaluates the exponentia
 that, not the matrix products, is what a training step on a CPU spends its time on.
 """
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -38,7 +40,7 @@ class MLP(eqx.Module):
     def create(cls, sizes: tuple[int, ...], *, key: PRNGKeyArray) -> "MLP":
         """Uniform(±1/sqrt(fan-in)) throughout; ``sizes`` runs from the input to the output width."""
         weights, biases = [], []
-        for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+        for fan_in, fan_out in itertools.pairwise(sizes):
             key, w_key, b_key = jax.random.split(key, 3)
             bound = fan_in**-0.5
             weights.append(jax.random.uniform(w_key, (fan_in, fan_out), minval=-bound, maxval=bound))

@@ -1,0 +1,102 @@
+"""PHAST: port-Hamiltonian models of physical systems, learned from positions alone.
+
+Data flows down this list, and a module imports only from modules above it::
+
+    errors, files, manifold     what can go wrong; whole files; lines and circles
+    components, hamiltonian     V, M, D and the system that they make
+    integrators                 time steps that keep its structure
+    systems, datasets           simulators; trajectories
+    observers, forecaster       positions -> state -> future
+    models, checkpoint          named compositions; files
+    training, metrics, suite    fitting, judging, records
+    api, plots, tables          what a user calls; figures; the paper's numbers
+    demo, bench, cli            the main job; measurements; the command line
+
+Names are imported when they are first used, so ``import phast`` is cheap.
+"""
+
+import importlib
+
+MODULES = (
+    "errors",
+    "files",
+    "manifold",
+    "components.parameter",
+    "components.network",
+    "components.lowrank",
+    "components.potential",
+    "components.mass",
+    "components.damping",
+    "hamiltonian",
+    "integrators",
+    "systems",
+    "datasets",
+    "observers",
+    "forecaster",
+    "models",
+    "checkpoint",
+    "training",
+    "metrics",
+    "suite",
+    "api",
+    "plots",
+    "tables",
+    "demo",
+    "bench",
+    "cli",
+)
+
+_EXPORTS = {
+    "errors": ("InputError",),
+    "manifold": ("Manifold",),
+    "components.parameter": ("Positive",),
+    "components.potential": (
+        "Cosine",
+        "Gravity",
+        "Hybrid",
+        "LennardJones",
+        "MLPPotential",
+        "PeriodicMLPPotential",
+        "Quadratic",
+        "QuadraticForm",
+        "Scaled",
+    ),
+    "components.mass": ("CholeskyMass", "ConstantMass", "LowRankMass", "NeuralMass"),
+    "components.damping": ("ConstantDamping", "Friction", "HouseholderDamping", "WindyDamping"),
+    "hamiltonian": ("PortHamiltonian",),
+    "integrators": (
+        "CayleyNeumann",
+        "ExactDamping",
+        "ExplicitDamping",
+        "ImplicitDamping",
+        "ImplicitMidpoint",
+        "Timestep",
+        "Transition",
+        "fourth_order",
+        "leapfrog",
+    ),
+    "systems": ("SYSTEMS", "System", "black_box", "system"),
+    "datasets": ("Trajectories", "as_trajectories", "benchmark_split", "simulate"),
+    "observers": ("ConvolutionalObserver", "FiniteDifference", "IdentityCanonicalizer", "MassCanonicalizer"),
+    "forecaster": ("Core", "Phast", "PhastBlock", "autoregressive"),
+    "models": ("MODELS", "known", "parameter_count", "partial", "unknown"),
+    "checkpoint": ("describe", "load", "save"),
+    "training": ("FullStateLoss", "NextStepLoss", "PhysicsLoss", "Settings", "fit"),
+    "metrics": ("evaluate",),
+    "api": ("damping", "enable_float64", "filter_states", "forecast", "learn"),
+}
+_HOME = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'phast' has no attribute '{name}'")
+    value = getattr(importlib.import_module(f"phast.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

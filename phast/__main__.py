@@ -1,0 +1,5 @@
+"""``python -m phast`` is ``phast``."""
+
+from phast.cli import main
+
+main()

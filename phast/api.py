@@ -1,0 +1,182 @@
+"""Arrays in, arrays out: the whole job in three calls.
+
+model = phast.learn(q, dt=0.05, coordinates=["theta:angle"], regime="partial", potential=phast.Cosine(9.81))
+future = phast.forecast(model, q[0, :10], horizon=100)
+d = phast.damping(model, theta)
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from phast import models
+from phast.components.damping import AbstractDamping
+from phast.components.mass import AbstractMass, ConstantMass
+from phast.components.parameter import Coefficient
+from phast.components.potential import AbstractPotential
+from phast.datasets import Trajectories, as_trajectories
+from phast.errors import InputError
+from phast.forecaster import AbstractForecaster, AbstractIdentifiable, Filtered, Phast, autoregressive
+from phast.suite import as_batch
+from phast.training import AbstractLoss, History, NextStepLoss, Settings, fit
+
+Regime = Literal["known", "partial", "unknown"]
+MINIMUM_CONTEXT = 2
+_WINDOW = 200
+
+
+def enable_float64() -> None:
+    """Double precision from here on, for every model that is built or loaded afterwards."""
+    jax.config.update("jax_enable_x64", True)
+
+
+def learn(
+    data: Any,
+    *,
+    dt: float | None = None,
+    coordinates: Sequence[str] | None = None,
+    regime: Regime = "unknown",
+    potential: AbstractPotential | None = None,
+    mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
+    damping: AbstractDamping | None = None,
+    base: Coefficient | None = None,
+    bound: float | None = None,
+    settings: Settings = Settings(),  # noqa: B008 (frozen)
+    loss: AbstractLoss = NextStepLoss(),  # noqa: B008 (immutable)
+    seed: int = 0,
+    checkpoint: str | os.PathLike | None = None,
+    on_epoch: Callable[[History], None] = lambda history: None,
+) -> Phast:
+    """Learn a port-Hamiltonian model from positions.
+
+    ``data`` is an array (samples, coordinates) or (trajectories, samples, coordinates), a DataFrame, a list of arrays,
+    or :class:`Trajectories`. ``regime`` says what is known: ``"known"`` needs ``potential`` and a ``damping`` law with
+    coefficients to learn, ``"partial"`` a ``potential`` as template, ``"unknown"`` nothing. One in five trajectories
+    (or windows of a long one) is held out to select the model.
+    """
+    trajectories = data if isinstance(data, Trajectories) else as_trajectories(data, dt=dt, coordinates=coordinates)
+    common = {"manifold": trajectories.manifold, "dt": trajectories.dt, "key": jax.random.key(seed)}
+    if regime == "known":
+        if potential is None or damping is None:
+            raise InputError(
+                "regime 'known' needs potential=… and damping=…, e.g. ConstantDamping(Positive.uninformed())"
+            )
+        model = models.known(potential=potential, mass=mass, damping=damping, **common)
+    elif regime == "partial":
+        if potential is None:
+            raise InputError("regime 'partial' needs potential=…, the template to correct, e.g. Cosine(9.81)")
+        model = models.partial(potential=potential, mass=mass, damping=damping, base=base, bound=bound, **common)
+    elif regime == "unknown":
+        model = models.unknown(damping=damping, base=base, bound=bound, **common)
+    else:
+        raise InputError(f"unknown regime '{regime}': choose known, partial or unknown")
+    train, validation = hold_out(trajectories)
+    fitted, _ = fit(
+        model,
+        as_batch(train),
+        as_batch(validation),
+        loss=loss,
+        settings=settings,
+        key=jax.random.fold_in(jax.random.key(seed), 1),
+        checkpoint=checkpoint,
+        on_epoch=on_epoch,
+    )
+    return fitted
+
+
+def hold_out(data: Trajectories) -> tuple[Trajectories, Trajectories]:
+    """(training, validation): every fifth trajectory held out, long recordings first cut into windows."""
+    pieces = data
+    if len(data) < 5:
+        length = min(_WINDOW, data.length * len(data) // 10)
+        if length < 20:
+            raise InputError(
+                f"{len(data)} × {data.length} samples are too few to learn from and to check: give at least 200 samples"
+            )
+        pieces = data.windows(length, length)
+    held_out = np.arange(len(pieces)) % 5 == 4
+    return pieces.subset(np.flatnonzero(~held_out)), pieces.subset(np.flatnonzero(held_out))
+
+
+def forecast(
+    model: AbstractForecaster,
+    context: Any,
+    horizon: int,
+    *,
+    mode: Literal["autoregressive", "takeover"] = "autoregressive",
+    u: Any = None,
+) -> np.ndarray:
+    """``horizon`` configurations after ``context``: (samples, n) -> (horizon, n), or batched (N, samples, n).
+
+    ``u``, where the model has inputs, holds the known inputs of the ``horizon`` steps.
+    """
+    context, batched = _positions(model, context)
+    if horizon < 1:
+        raise InputError(f"the horizon must be at least one step, not {horizon}")
+    if mode not in ("autoregressive", "takeover"):
+        raise InputError(f"unknown forecast mode '{mode}': choose autoregressive or takeover")
+    if mode == "takeover" and not isinstance(model, Phast):
+        raise InputError(f"{type(model).__name__} has no physical state to take over: use mode='autoregressive'")
+
+    def one(q, inputs):
+        return model.takeover(q, horizon, inputs) if mode == "takeover" else autoregressive(model, q, horizon, inputs)
+
+    if u is None:
+        future = jax.jit(jax.vmap(lambda q: one(q, None)))(context)
+    else:
+        inputs = jnp.asarray(u, dtype=float)
+        future = jax.jit(jax.vmap(one))(context, inputs if batched else inputs[None])
+    return np.asarray(future if batched else future[0])
+
+
+def filter_states(
+    model: Phast, q: Any, *, measurement_noise: float = 1e-3, process_noise: float = 1e-3, u: Any = None
+) -> Filtered:
+    """Predict–correct along measured positions: states, covariances and innovations as numpy arrays."""
+    positions, batched = _positions(model, q)
+    inputs = None if u is None else jnp.asarray(u, dtype=float)
+
+    def one(x, v):
+        return model.filter(x, v, measurement_noise=measurement_noise, process_noise=process_noise)
+
+    if batched:
+        filtered = jax.jit(jax.vmap(one, in_axes=(0, None if inputs is None else 0)))(positions, inputs)
+    else:
+        filtered = jax.jit(one)(positions[0], inputs)
+    return Filtered(*(np.asarray(part) for part in filtered))
+
+
+def damping(model: AbstractIdentifiable, q: Any) -> np.ndarray:
+    """The diagonal of the learned D(q), at rest, for configurations (N, n) or (N,) where n = 1."""
+    points = jnp.asarray(q, dtype=float).reshape(-1, model.manifold.size)
+    system = model.learned_system()
+    rest = jnp.zeros(model.manifold.size)
+    return np.asarray(jax.vmap(lambda x: system.damping.operator(x, rest).diagonal_part())(points))
+
+
+def _positions(model: AbstractForecaster, q: Any) -> tuple[Any, bool]:
+    """Checked positions as (N, samples, n), and whether they came batched."""
+    n = model.manifold.size
+    array = np.asarray(q, dtype=float)
+    if array.ndim == 1 and n == 1:
+        array = array[:, None]
+    batched = array.ndim == 3
+    array = array if batched else array[None]
+    if array.ndim != 3 or array.shape[-1] != n:
+        raise InputError(
+            f"the model has {n} coordinate(s) ({', '.join(model.manifold.names)}), but the positions have shape "
+            f"{np.shape(q)}: give (samples, {n})"
+        )
+    if array.shape[1] < MINIMUM_CONTEXT:
+        raise InputError(f"a context of {array.shape[1]} sample(s) tells no velocity: give at least {MINIMUM_CONTEXT}")
+    if not np.isfinite(array).all():
+        trajectory, step, coordinate = np.argwhere(~np.isfinite(array))[0]
+        raise InputError(
+            f"position {model.manifold.names[coordinate]} is not a finite number at sample {step}"
+            f"{f' of trajectory {trajectory}' if batched else ''}: remove or interpolate it"
+        )
+    return jnp.asarray(array, dtype=float), batched

@@ -1,0 +1,524 @@
+"""The command line. Heavy imports wait until a command needs them, so that ``phast --help`` answers at once."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from phast.errors import InputError
+from phast.files import cache_directory, write_atomically
+
+if TYPE_CHECKING:
+    from phast.components.potential import AbstractPotential
+    from phast.training import History
+
+app = typer.Typer(
+    name="phast",
+    help="Learn port-Hamiltonian models from positions alone: forecast the system, recover its physics.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to FILE.")]
+Float64 = Annotated[bool, typer.Option("--float64", help="Compute in double precision.")]
+
+
+def main() -> None:
+    """Run the command line: bad input is one line on standard error and exit code 2."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_directory() / "xla"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+    try:
+        app()
+    except InputError as error:
+        print(f"phast: {error}", file=sys.stderr)
+        sys.exit(2)
+    except FloatingPointError as error:
+        print(f"phast: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("phast: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+# --- looking around --------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def systems(json_file: JsonFile = None) -> None:
+    """List the systems that can be simulated: domain, coordinates, regime."""
+    from phast.systems import SYSTEMS
+
+    rows = [
+        {
+            "name": s.name,
+            "domain": s.domain,
+            "coordinates": [
+                f"{n}:angle" if c else n for n, c in zip(s.manifold.names, s.manifold.circles, strict=True)
+            ],
+            "regime": s.regime,
+            "dt": s.dt,
+            "benchmark": s.benchmark,
+        }
+        for s in SYSTEMS.values()
+    ]
+    _print_table(
+        ["system", "domain", "coordinates", "regime", "dt", "benchmark"],
+        [
+            [
+                r["name"],
+                r["domain"],
+                ", ".join(r["coordinates"]),
+                r["regime"],
+                f"{r['dt']:g}",
+                "yes" if r["benchmark"] else "",
+            ]
+            for r in rows
+        ],
+    )
+    _write_json(json_file, rows)
+
+
+@app.command()
+def models(
+    on: Annotated[str, typer.Option(help="The system for which parameters are counted.")] = "pendulum-windy",
+    json_file: JsonFile = None,
+) -> None:
+    """List the models and their trainable parameters."""
+    import jax
+
+    from phast.models import MODELS, parameter_count
+    from phast.systems import system
+
+    chosen = system(on)
+    rows = [
+        {
+            "name": name,
+            "parameters": parameter_count(build(chosen, key=jax.random.key(0))),
+            "about": (build.__doc__ or "").strip().splitlines()[0],
+        }
+        for name, build in MODELS.items()
+    ]
+    _print_table(
+        ["model", f"parameters ({on})", "what"], [[r["name"], f"{r['parameters']:,}", r["about"]] for r in rows]
+    )
+    _write_json(json_file, rows)
+
+
+@app.command()
+def simulate(
+    name: Annotated[str, typer.Argument(metavar="SYSTEM")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .csv, .parquet or .npz file.")],
+    count: Annotated[int, typer.Option(min=1, help="Trajectories.")] = 10,
+    length: Annotated[int, typer.Option(min=2, help="Samples per trajectory.")] = 200,
+    dt: Annotated[float | None, typer.Option(help="Sampling step; the system's own if left out.")] = None,
+    noise: Annotated[float, typer.Option(min=0.0, help="Standard deviation of noise on the positions.")] = 0.0,
+    seed: int = 42,
+) -> None:
+    """Simulate a system to tight tolerance and write its trajectories to a file."""
+    from phast.datasets import save_trajectories, simulate
+    from phast.systems import system
+
+    data = simulate(system(name), count, length=length, dt=dt, seed=seed)
+    save_trajectories(data if noise == 0.0 else data.with_noise(noise, seed=seed), output)
+    print(f"{count} trajectories of {name}, {length} samples each, dt = {data.dt:g}: {output}")
+
+
+# --- the main job ----------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model and the figures.")] = Path(
+        "demo"
+    ),
+    model: Annotated[str, typer.Option(help="Which model to fit.")] = "phast-partial",
+    json_file: JsonFile = None,
+) -> None:
+    """Simulate Windy Pendulum, learn it from positions, forecast 100 steps, compare with the truth, draw figures."""
+    import time
+
+    from phast.demo import CONTEXT, HORIZON, run
+    from phast.models import model_builder
+
+    model_builder(model)
+    begun = time.perf_counter()
+    print("Windy Pendulum: 1000 trajectories of 200 positions; velocities are never shown to the model.")
+    with _progress(f"fitting {model}", seeds=1) as on_epoch:
+        result = run(output, model_name=model, on_epoch=on_epoch)
+    metrics = result["record"]["metrics"]
+    print(
+        f"\nForecast of {HORIZON} steps open loop from {CONTEXT} positions, 200 test trajectories (mean squared error):"
+    )
+    _print_table(
+        ["", "mean", "median"],
+        [
+            [mode, _figure(metrics[f"{key}_h{HORIZON}"]), _figure(metrics[f"{key}_h{HORIZON}_median"])]
+            for mode, key in (
+                ("autoregressive", "rollout_theta_wrap_mse"),
+                ("takeover", "rollout_takeover_theta_wrap_mse"),
+            )
+        ],
+    )
+    print("\nDamping d(θ), learned beside the truth:")
+    _print_table(
+        ["θ", "true", "learned"], [[f"{a / 3.14159265:.2f} π", f"{t:.3f}", f"{d:.3f}"] for a, t, d in result["damping"]]
+    )
+    print(
+        f"R² of d(θ) over the test set: {metrics['damping_r2']:.3f}   mean absolute error: {metrics['damping_mae']:.3f}"
+    )
+    print(f"\nModel and figures (rollout, phase, damping, energy): {output}/   [{time.perf_counter() - begun:.0f} s]")
+    _write_json(json_file, [result["record"]])
+
+
+@app.command()
+def fit(
+    source: Annotated[str, typer.Argument(help="A system's name, or a file of trajectories.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The model file to write.")],
+    model: Annotated[str, typer.Option(help="For a system: which model.")] = "phast-partial",
+    positions: Annotated[
+        str | None, typer.Option(help="For a file: its position columns, e.g. 'x,theta:angle'.")
+    ] = None,
+    dt: Annotated[float | None, typer.Option(help="For a file: the sampling step, if it has no time column.")] = None,
+    regime: Annotated[Literal["partial", "unknown"], typer.Option(help="For a file: what is known.")] = "unknown",
+    potential: Annotated[
+        str | None, typer.Option(help="For a file: the template, 'cosine:9.81' or 'quadratic:1.0'.")
+    ] = None,
+    bound: Annotated[float | None, typer.Option(help="For a file: bound on the damping strength.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1)] = None,
+    learning_rate: Annotated[float | None, typer.Option()] = None,
+    seed: int = 0,
+    float64: Float64 = False,
+) -> None:
+    """Learn a model. Killed and started again with the same words, it goes on where it was."""
+    import dataclasses
+
+    import jax
+
+    from phast.api import enable_float64, hold_out, learn
+    from phast.checkpoint import save
+    from phast.datasets import benchmark_split, load_trajectories
+    from phast.models import model_builder, parameter_count
+    from phast.suite import as_batch, preset
+    from phast.systems import SYSTEMS, system
+    from phast.training import fit
+
+    if float64:
+        enable_float64()
+    chosen = preset("paper")
+    changes = {"epochs": epochs, "learning_rate": learning_rate}
+    settings = dataclasses.replace(chosen.settings, **{k: v for k, v in changes.items() if v is not None})
+    unfinished = output.with_name(output.name + ".unfinished")
+    if source not in SYSTEMS and not Path(source).exists():
+        if Path(source).suffix:
+            raise InputError(f"{source}: no such file")
+        system(source)  # says which name is nearest
+    with _progress(f"fitting {source}", seeds=1, epochs=settings.epochs) as on_epoch:
+        if source in SYSTEMS:
+            data = benchmark_split(system(source))
+            fitted, _ = fit(
+                model_builder(model)(system(source), key=jax.random.key(seed)),
+                as_batch(data.train),
+                as_batch(data.validation),
+                loss=chosen.loss,
+                settings=settings,
+                key=jax.random.fold_in(jax.random.key(seed), 1),
+                checkpoint=unfinished,
+                on_epoch=lambda history: on_epoch(seed, history),
+            )
+        else:
+            if positions is None:
+                raise InputError("a file needs --positions, its position columns, e.g. --positions 'x,theta:angle'")
+            trajectories = load_trajectories(Path(source), coordinates=positions.split(","), dt=dt)
+            hold_out(trajectories)
+            fitted = learn(
+                trajectories,
+                regime=regime,
+                potential=None if potential is None else _template(potential),
+                bound=bound,
+                settings=settings,
+                loss=chosen.loss,
+                seed=seed,
+                checkpoint=unfinished,
+                on_epoch=lambda history: on_epoch(seed, history),
+            )
+    save(fitted, output, source=source, seed=seed, settings=dataclasses.asdict(settings))
+    unfinished.unlink(missing_ok=True)
+    print(f"{parameter_count(fitted):,} parameters: {output}")
+
+
+@app.command()
+def forecast(
+    model_file: Annotated[Path, typer.Argument(metavar="MODEL")],
+    data_file: Annotated[Path, typer.Argument(metavar="DATA", help="Trajectories whose beginning is the context.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A .csv, .parquet or .npz file.")] = None,
+    context: Annotated[int, typer.Option(min=2, help="Samples to start from.")] = 10,
+    horizon: Annotated[int, typer.Option(min=1, help="Steps to forecast.")] = 100,
+    mode: Literal["autoregressive", "takeover"] = "autoregressive",
+    plot: Annotated[Path | None, typer.Option(help="A figure of the first trajectory.")] = None,
+    float64: Float64 = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Forecast from the first samples of each trajectory; where the file goes on, report the error."""
+    import numpy as np
+
+    from phast.api import forecast
+    from phast.datasets import Trajectories, save_trajectories
+
+    model, data = _model_and_data(model_file, data_file, float64)
+    if data.length < context:
+        raise InputError(
+            f"{data_file}: trajectories of {data.length} samples are shorter than the context of {context}: "
+            "lower --context or give longer ones"
+        )
+    future = forecast(model, data.q[:, :context], horizon, mode=mode)
+    if not np.isfinite(future).all():
+        raise FloatingPointError("the forecast left the range of floating point numbers: the model is unstable here")
+    known = min(horizon, data.length - context)
+    summary: dict[str, Any] = {"trajectories": len(data), "horizon": horizon, "mode": mode, "steps_compared": known}
+    if known > 0:
+        wrapped = np.asarray(data.manifold.squared_error(future[:, :known], data.q[:, context : context + known]))
+        summary |= {
+            "mse": float(wrapped.mean()),
+            "mse_median": float(np.median(wrapped.mean(axis=(1, 2)))),
+            "rms_final": float(np.sqrt(wrapped[:, -1].mean())),
+        }
+        print(
+            f"mean squared error over {known} steps: {_figure(summary['mse'])} (median {_figure(summary['mse_median'])})"
+        )
+    if output is not None:
+        save_trajectories(Trajectories(np.asarray(future, dtype=float), data.dt, data.manifold), output)
+        print(f"{len(data)} forecasts of {horizon} steps: {output}")
+    if plot is not None:
+        from phast.plots import rollout, save_figure
+
+        shown = data.q[0, : context + horizon]
+        save_figure(rollout(shown, {mode: future[0]}, dt=data.dt, names=data.manifold.names, context=context), plot)
+    _write_json(json_file, summary)
+
+
+@app.command(name="filter")
+def filter_command(
+    model_file: Annotated[Path, typer.Argument(metavar="MODEL")],
+    data_file: Annotated[Path, typer.Argument(metavar="DATA")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .csv, .parquet or .npz file of filtered states.")],
+    noise: Annotated[float, typer.Option(help="Standard deviation of a measured position.")] = 1e-3,
+    process: Annotated[float, typer.Option(help="Standard deviation of the model's own error per step.")] = 1e-3,
+    float64: Float64 = False,
+) -> None:
+    """Predict–correct: estimate positions and momenta from every measurement so far."""
+    import numpy as np
+
+    from phast.api import filter_states
+    from phast.datasets import Trajectories, save_trajectories
+
+    if not (noise > 0 and process > 0):
+        raise InputError("--noise and --process are standard deviations: give positive numbers")
+    model, data = _model_and_data(model_file, data_file, float64)
+    states = filter_states(model, data.q, measurement_noise=noise, process_noise=process)
+    filtered = Trajectories(
+        np.asarray(states.q, dtype=float), data.dt, data.manifold, p=np.asarray(states.p, dtype=float)
+    )
+    save_trajectories(filtered, output)
+    rms = float(np.sqrt(np.mean(states.innovation[:, 1:] ** 2)))
+    print(f"rms surprise per measurement: {_figure(rms)}   states: {output}")
+
+
+@app.command()
+def evaluate(
+    name: Annotated[str, typer.Argument(metavar="SYSTEM")],
+    model: Annotated[
+        str, typer.Option(help="Model names, separated by commas.")
+    ] = "phast-known,phast-partial,phast-unknown",
+    preset: Annotated[str, typer.Option(help="How to train.")] = "paper",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 1,
+    noise: Annotated[float, typer.Option(min=0.0, help="Noise on training data and contexts.")] = 0.0,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Fewer epochs than the preset's, for a quick look.")] = None,
+    float64: Float64 = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Train and judge models on a system by the paper's protocol, beside the published numbers."""
+    import dataclasses
+
+    from phast.api import enable_float64
+    from phast.models import model_builder
+    from phast.suite import preset as preset_named
+    from phast.suite import run_seeds
+    from phast.systems import system
+
+    if float64:
+        enable_float64()
+    chosen, settings = system(name), preset_named(preset).settings
+    names = [part.strip() for part in model.split(",") if part.strip()]
+    for each in names:
+        model_builder(each)
+    if epochs is not None:
+        settings = dataclasses.replace(settings, epochs=epochs)
+    records = []
+    for each in names:
+        with _progress(f"{each} on {name}", seeds=seeds, epochs=settings.epochs) as on_epoch:
+            outcomes = run_seeds(
+                chosen,
+                each,
+                preset_name=preset,
+                seeds=range(seeds),
+                noise=noise,
+                settings=settings if epochs is not None else None,
+                on_epoch=on_epoch,
+            )
+        records += [outcome.record for outcome in outcomes]
+        _write_json(json_file, records)
+    _print_comparison(records, chosen)
+
+
+@app.command()
+def bench(
+    section: Annotated[
+        list[str] | None, typer.Argument(help="train, rollout, seeds, primitives, startup; all if left out.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the paper's timing figure into this file.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure speed, as ratios to a plain PyTorch implementation in the same run (extra: bench)."""
+    from phast.bench import run_bench
+
+    run_bench(section or None, json_path=json_file, plot=plot)
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _model_and_data(model_file: Path, data_file: Path, float64: bool):
+    from phast.api import enable_float64
+    from phast.checkpoint import load
+    from phast.datasets import load_trajectories
+    from phast.forecaster import Phast
+
+    if float64:
+        enable_float64()
+    model = load(model_file)
+    if not isinstance(model, Phast):
+        raise InputError(f"{model_file}: holds a {type(model).__name__}, not a q-only PHAST model")
+    names = [f"{n}:angle" if c else n for n, c in zip(model.manifold.names, model.manifold.circles, strict=True)]
+    data = load_trajectories(data_file, coordinates=names, dt=None)
+    if abs(data.dt - model.dt) > 1e-3 * model.dt:
+        raise InputError(
+            f"{data_file}: sampled every {data.dt:g}, but the model was trained at {model.dt:g}: resample it"
+        )
+    return model, data
+
+
+def _template(text: str) -> "AbstractPotential":
+    from phast.components.parameter import Positive
+    from phast.components.potential import Cosine, Quadratic, Scaled
+
+    kinds = {"cosine": Cosine, "quadratic": Quadratic}
+    kind, _, strength = text.partition(":")
+    try:
+        value = float(strength or "1.0")
+    except ValueError:
+        raise InputError(f"--potential '{text}': '{strength}' is not a number") from None
+    if kind not in kinds or value <= 0:
+        raise InputError(f"--potential '{text}': give cosine:STRENGTH or quadratic:STRENGTH with a positive strength")
+    return Scaled(kinds[kind](value), Positive.starting_at(1.0))
+
+
+def _print_comparison(records: list[dict[str, Any]], system) -> None:
+    from phast.metrics import error_name
+    from phast.tables import compare
+
+    kind = error_name(system.manifold)
+    shown = [
+        f"rollout_{kind}_h100",
+        f"rollout_takeover_{kind}_h100",
+        "damping_r2",
+        "damping_mae",
+        "rollout_energy_budget_resid_h100",
+        "rollout_passivity_violations_h100",
+        kind,
+        "floor",
+        "next_step_after_burn_in",
+    ]
+    rows = []
+    for cell in compare(records, shown):
+        theirs = "" if cell.published is None else f"{_figure(cell.published[0])} ± {_figure(cell.published[1])}"
+        ratio = "" if cell.published is None or cell.published[0] <= 0 else f"{cell.mean / cell.published[0]:.3g}"
+        ours = _figure(cell.mean) + (f" ± {_figure(cell.deviation)}" if cell.seeds > 1 else "")
+        rows.append([cell.model, cell.metric, ours, _figure(cell.median), theirs, ratio])
+    seeds = len({record["seed"] for record in records})
+    counts = ", ".join(f"{m}: {p:,}" for m, p in {r["model"]: r["parameters"] for r in records}.items())
+    print(f"\n{system.title}: {seeds} seed(s), preset {records[0]['preset']}; parameters {counts}")
+    _print_table(["model", "metric", "ours", "median seed", "paper", "ours/paper"], rows)
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
+
+
+def _print_table(header: list[str], rows: list[list[str]]) -> None:
+    """A table for a terminal, and the same columns in plain text elsewhere."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(header):
+        table.add_column(name, no_wrap=i == 0)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    (console if console.is_terminal else Console(width=160)).print(table)
+
+
+def _write_json(path: Path | None, content: Any) -> None:
+    if path is not None:
+        write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+@contextmanager
+def _progress(title: str, *, seeds: int, epochs: int = 50) -> "Iterator[Callable[[int, History], None]]":
+    """A bar on a terminal, a plain line every ten epochs elsewhere; both on standard error."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+
+        def line(seed: int, history: "History") -> None:
+            if history.epochs_done % 10 == 0 or history.epochs_done == epochs:
+                print(
+                    f"{title}, seed {seed}: epoch {history.epochs_done}/{epochs}, loss {history.loss[-1]:.3e}",
+                    file=sys.stderr,
+                )
+
+        yield line
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(title, total=seeds * epochs)
+
+        def advance(seed: int, history: "History") -> None:
+            bar.update(task, advance=1, description=f"{title}  loss {history.loss[-1]:.2e}")
+
+        yield advance

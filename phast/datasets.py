@@ -1,0 +1,489 @@
+"""Trajectories: simulated, cut, made noisy, and carried in and out of files.
+
+Everything here is NumPy in float64. What a user hands over is checked once, at the door (:class:`Trajectories`), so
+that nothing behind it has to ask again. Ground truth comes from an adaptive eighth-order Runge–Kutta method that lands
+on every sampling time: never from the integrator that a model learns with.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import os
+import re
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import Array, Bool, Float
+from numpy.typing import ArrayLike
+
+from phast.hamiltonian import AbstractDynamics
+from phast.manifold import Manifold
+from phast.systems import System
+
+# A tolerance per step; over a whole trajectory errors grow, and this keeps them below 1e-9 nearly everywhere.
+TOLERANCE = 1e-12
+_STEPS_PER_SAMPLE = 100
+_CACHE_FORMAT = "1"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trajectories:
+    """N trajectories of T positions each, sampled every ``dt``; what a simulator also knows stands beside them.
+
+    ``p`` and ``v`` are the true momenta and velocities, ``u`` the inputs; ``None`` where they were not recorded.
+    """
+
+    q: Float[np.ndarray, "N T n"]
+    dt: float
+    manifold: Manifold
+    p: Float[np.ndarray, "N T n"] | None = None
+    v: Float[np.ndarray, "N T n"] | None = None
+    u: Float[np.ndarray, "N T m"] | None = None
+
+    def __post_init__(self):
+        names = self.manifold.names
+        q = _floats(self.q, "q")
+        if q.ndim != 3:
+            raise ValueError(
+                f"q must have the axes (trajectory, step, coordinate), got shape {q.shape}: use as_trajectories"
+            )
+        if q.size == 0:
+            raise ValueError(f"q holds no samples, its shape is {q.shape}: give at least one trajectory of one step")
+        if q.shape[2] != len(names):
+            raise ValueError(
+                f"q has {q.shape[2]} coordinate(s) but the manifold has {len(names)} ({', '.join(names)}): "
+                "name each coordinate once"
+            )
+        _require_finite(q, "q", names)
+        dt = float(self.dt)
+        if not (np.isfinite(dt) and dt > 0.0):
+            raise ValueError(f"dt must be a positive number of seconds between samples, got {dt}")
+        checked = {"q": q, "dt": dt}
+        for name, channels in (("p", names), ("v", names), ("u", None)):
+            if (given := getattr(self, name)) is not None:
+                checked[name] = _beside(q, _floats(given, name), name, channels)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        """N, the number of trajectories."""
+        return self.q.shape[0]
+
+    @property
+    def length(self) -> int:
+        """T, the steps in each trajectory."""
+        return self.q.shape[1]
+
+    @property
+    def t(self) -> Float[np.ndarray, " T"]:
+        """The sampling times, from zero."""
+        return self.dt * np.arange(self.length)
+
+    def subset(self, indices: slice | Sequence[int] | np.ndarray) -> "Trajectories":
+        """Some of the trajectories, by a slice, a list of indices or a mask."""
+        return self._each(lambda x: x[indices if isinstance(indices, slice) else np.asarray(indices)])
+
+    def steps(self, start: int, stop: int | None = None) -> "Trajectories":
+        """The same trajectories from step ``start`` up to ``stop``."""
+        return self._each(lambda x: x[:, start:stop])
+
+    def windows(self, length: int, stride: int = 1) -> "Trajectories":
+        """All stretches of ``length`` steps, begun every ``stride`` steps, as trajectories of their own."""
+        if not 1 <= length <= self.length:
+            raise ValueError(f"a window of {length} steps does not fit {self.length}: use 1 to {self.length}")
+        if stride < 1:
+            raise ValueError(f"the stride between windows must be at least 1, got {stride}")
+
+        def cut(x: np.ndarray) -> np.ndarray:
+            views = np.lib.stride_tricks.sliding_window_view(x, length, axis=1)[:, ::stride]
+            return np.moveaxis(views, -1, 2).reshape(-1, length, x.shape[2])
+
+        return self._each(cut)
+
+    def with_noise(self, sigma: float, seed: int) -> "Trajectories":
+        """A copy with N(0, σ²) added to the positions; momenta and velocities stay the true ones."""
+        if not (np.isfinite(sigma) and sigma >= 0.0):
+            raise ValueError(f"the noise level must be zero or a positive number, got {sigma}")
+        noise = np.random.default_rng(seed).normal(0.0, sigma, self.q.shape)
+        return dataclasses.replace(self, q=self.q + noise)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What was recorded, by name."""
+        return {name: x for name in ("q", "p", "v", "u") if (x := getattr(self, name)) is not None}
+
+    def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Trajectories":
+        return dataclasses.replace(self, **{name: change(x) for name, x in self.arrays().items()})
+
+
+def _floats(data: ArrayLike, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(data)
+    except ValueError:
+        raise ValueError(f"{name} has rows of different lengths: cut them to equal length") from None
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must hold numbers, got {array.dtype}: drop or convert the other columns")
+    return array.astype(np.float64)
+
+
+def _require_finite(x: np.ndarray, name: str, channels: Sequence[str] | None) -> None:
+    bad = np.argwhere(~np.isfinite(x))
+    if len(bad):
+        trajectory, step, i = map(int, bad[0])
+        channel = i if channels is None else f"'{channels[i]}'"
+        raise ValueError(
+            f"{name} is {x[trajectory, step, i]} at trajectory {trajectory}, step {step}, coordinate {channel} "
+            f"({len(bad)} such value(s) in all): fill or drop missing samples first"
+        )
+
+
+def _beside(q: np.ndarray, x: np.ndarray, name: str, channels: Sequence[str] | None) -> np.ndarray:
+    """``x``, once it is known to run along with q; inputs may have any number of channels."""
+    expected = q.shape if channels is not None else (*q.shape[:2], "inputs")
+    if x.ndim != 3 or x.shape[:2] != q.shape[:2] or (channels is not None and x.shape != q.shape):
+        shape = ", ".join(map(str, expected))
+        raise ValueError(f"{name} has shape {x.shape} but q has {q.shape}: give {name} the shape ({shape})")
+    _require_finite(x, name, channels)
+    return x
+
+
+def as_trajectories(
+    data: ArrayLike | Sequence[ArrayLike] | pd.DataFrame,
+    *,
+    dt: float,
+    coordinates: Sequence[str] | None = None,
+) -> Trajectories:
+    """Measured positions as :class:`Trajectories`.
+
+    ``data`` is one trajectory, (T,) or (T, n) or a DataFrame with a column per coordinate, or several: (N, T, n) or a
+    list of equally long ones. ``coordinates`` names them, ``["x", "theta:angle"]``; by default all are lines.
+    """
+    if isinstance(data, pd.DataFrame):
+        coordinates = list(map(str, data.columns)) if coordinates is None else _listed(coordinates)
+        manifold = Manifold.parse(*coordinates)
+        return Trajectories(_columns(data, manifold.names)[None], dt, manifold)
+    if isinstance(data, list | tuple) and data and np.ndim(data[0]) > 0:
+        parts = [_steps_by_coordinates(_floats(part, f"trajectory {i}")) for i, part in enumerate(data)]
+        for i, part in enumerate(parts):
+            if part.shape != parts[0].shape:
+                raise ValueError(
+                    f"trajectory {i} has shape {part.shape} but trajectory 0 has {parts[0].shape}: "
+                    "cut them to equal length"
+                )
+        q = np.stack(parts)
+    else:
+        q = _floats(data, "data")
+        q = q if q.ndim == 3 else _steps_by_coordinates(q)[None]
+    names = [f"q{i + 1}" for i in range(q.shape[-1])] if coordinates is None else _listed(coordinates)
+    return Trajectories(q, dt, Manifold.parse(*names))
+
+
+def _steps_by_coordinates(part: np.ndarray) -> Float[np.ndarray, "T n"]:
+    if part.ndim not in (1, 2):
+        raise ValueError(f"a trajectory must have shape (T,) or (T, n), and several (N, T, n); got {part.shape}")
+    return part[:, None] if part.ndim == 1 else part
+
+
+def _listed(coordinates: Sequence[str]) -> list[str]:
+    return [coordinates] if isinstance(coordinates, str) else list(coordinates)
+
+
+def _columns(frame: pd.DataFrame, names: Sequence[str]) -> Float[np.ndarray, "rows n"]:
+    """The columns of these coordinates, whether or not their headings say ``:angle``."""
+    headings = {str(column).partition(":")[0]: column for column in frame.columns}
+    missing = [name for name in names if name not in headings]
+    if missing:
+        raise ValueError(f"no column '{missing[0]}': the columns are {', '.join(map(str, frame.columns))}")
+    return np.stack([_floats(frame[headings[name]].to_numpy(), f"column '{name}'") for name in names], axis=-1)
+
+
+# --- simulation ------------------------------------------------------------------------------------------------------
+
+
+def simulate(system: System, count: int, *, length: int = 200, dt: float | None = None, seed: int = 42) -> Trajectories:
+    """Ground truth: ``count`` trajectories of ``length`` samples from the system's own initial distribution."""
+    q0, p0 = _initial_states(system, count, seed)
+    return _follow(system, q0, p0, length, system.dt if dt is None else dt)
+
+
+def _initial_states(system: System, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    if count < 1:
+        raise ValueError(f"the number of trajectories must be at least 1, got {count}")
+    q0, p0 = (_floats(x, "an initial state") for x in system.initial(np.random.default_rng(seed), count))
+    expected = (count, system.manifold.size)
+    if q0.shape != expected or p0.shape != expected:
+        raise ValueError(
+            f"'{system.name}': initial(rng, {count}) must return two arrays of shape {expected}, "
+            f"got {q0.shape} and {p0.shape}"
+        )
+    return q0, p0
+
+
+def _follow(system: System, q0: np.ndarray, p0: np.ndarray, length: int, dt: float) -> Trajectories:
+    """From these initial states, in float64 whatever precision the process computes in."""
+    if length < 2:
+        raise ValueError(f"a simulated trajectory needs at least 2 samples, got {length}")
+    if not (np.isfinite(dt) and dt > 0.0):
+        raise ValueError(f"dt must be a positive number of seconds between samples, got {dt}")
+    with jax.enable_x64(True):
+        t, tolerance = jnp.asarray(dt * np.arange(length)), jnp.asarray(TOLERANCE)
+        q, p, v, reached = map(np.asarray, _solve(system.dynamics, q0, p0, t, tolerance))
+    if not reached.all():
+        stuck = int(np.argmin(reached))
+        last = dt * (np.isfinite(q[stuck]).all(axis=-1).sum() - 1)
+        raise RuntimeError(
+            f"'{system.name}': trajectory {stuck} cannot be followed beyond t = {last:g} (it diverges or turns stiff): "
+            "use fewer samples, a smaller dt or milder initial states"
+        )
+    return Trajectories(q, dt, system.manifold, p=p, v=v)
+
+
+@eqx.filter_jit
+def _solve(
+    dynamics: AbstractDynamics,
+    q0: Float[Array, "N n"],
+    p0: Float[Array, "N n"],
+    t: Float[Array, " T"],
+    tolerance: Float[Array, ""],
+) -> tuple[Float[Array, "N T n"], Float[Array, "N T n"], Float[Array, "N T n"], Bool[Array, " N"]]:
+    """(q, p, v) at the times t, and whether the solver got there.
+
+    Steps are clipped to land on each sample. Interpolating between free steps would save half the time of a run, less
+    than its compilation takes, and lose two digits or more; Tsit5 costs the same as Dopri8 and loses one or two.
+    """
+    n = q0.shape[1]
+
+    def field(_, state, __):
+        return jnp.concatenate(dynamics.vector_field(state[:n], state[n:]))
+
+    def one(state):
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(field),
+            diffrax.Dopri8(),
+            t[0],
+            t[-1],
+            0.25 * (t[1] - t[0]),
+            state,
+            saveat=diffrax.SaveAt(ts=t),
+            stepsize_controller=diffrax.ClipStepSizeController(
+                diffrax.PIDController(rtol=tolerance, atol=tolerance), step_ts=t
+            ),
+            adjoint=diffrax.ForwardMode(),
+            max_steps=_STEPS_PER_SAMPLE * t.shape[0],
+            throw=False,
+        )
+        q, p = solution.ys[:, :n], solution.ys[:, n:]
+        v, _ = jax.vmap(dynamics.vector_field)(q, p)
+        return q, p, v, diffrax.is_successful(solution.result)
+
+    return jax.vmap(one)(jnp.concatenate([q0, p0], axis=1))
+
+
+# --- benchmark splits, cached on disk --------------------------------------------------------------------------------
+
+
+class Split(NamedTuple):
+    """What is fitted, what selects, and what is reported."""
+
+    train: Trajectories
+    validation: Trajectories
+    test: Trajectories
+
+
+def benchmark_split(
+    system: System,
+    *,
+    sizes: tuple[int, int, int] = (1000, 200, 200),
+    length: int = 200,
+    seed: int = 42,
+    dt: float | None = None,
+) -> Split:
+    """The paper's protocol: one stream of initial states, cut into 1000/200/200 trajectories of 200 samples.
+
+    Simulated once per machine: the result stays in the cache directory.
+    """
+    if min(sizes) < 1:
+        raise ValueError(f"each part of a split needs at least one trajectory, got sizes {sizes}")
+    dt = system.dt if dt is None else dt
+    q0, p0 = _initial_states(system, sum(sizes), seed)
+    path = _cache_directory() / f"{_fingerprint(system, q0, p0, length, dt)}.npz"
+    data = _recall(path, system.manifold, (*q0.shape[:1], length, *q0.shape[1:]))
+    if data is None:
+        data = _follow(system, q0, p0, length, dt)
+        with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not the result
+            path.parent.mkdir(parents=True, exist_ok=True)
+            save_trajectories(data, path)
+    train, validation = sizes[0], sizes[0] + sizes[1]
+    cuts = slice(0, train), slice(train, validation), slice(validation, None)
+    return Split(*(data.subset(cut) for cut in cuts))
+
+
+def _cache_directory() -> Path:
+    if chosen := os.environ.get("PHAST_CACHE"):
+        return Path(chosen)
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "phast"
+    return Path.home() / ".cache" / "phast"
+
+
+def _fingerprint(system: System, q0: np.ndarray, p0: np.ndarray, length: int, dt: float) -> str:
+    """A hash of all that determines the data.
+
+    The initial states stand for the seed and the distribution; the compiled vector field stands for the physics, so a
+    changed line in a component, or in a user's own function, is another key.
+    """
+    with jax.enable_x64(True):
+        program = jax.jit(lambda q, p: system.dynamics.vector_field(q, p)).lower(q0[0], p0[0]).as_text()
+    described = repr((_CACHE_FORMAT, repr(system.dynamics), program, length, dt, TOLERANCE, _STEPS_PER_SAMPLE))
+    return hashlib.sha256(described.encode() + q0.tobytes() + p0.tobytes()).hexdigest()[:32]
+
+
+def _recall(path: Path, manifold: Manifold, shape: tuple[int, ...]) -> Trajectories | None:
+    """The cached data, or None where there is none that can be read."""
+    try:
+        data = dataclasses.replace(load_trajectories(path), manifold=manifold)
+    except Exception:  # whatever is wrong with the file, its content can be simulated again
+        return None
+    return data if data.q.shape == shape and data.p is not None and data.v is not None else None
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def save_trajectories(data: Trajectories, path: str | os.PathLike) -> None:
+    """Write .npz, or .csv or .parquet with one row per sample: trajectory, t, coordinates, then p(·), v(·), u(·).
+
+    A heading such as ``theta:angle`` keeps the kind of its coordinate, so that the file says all that was known.
+    """
+    path = Path(path)
+    suffix = _suffix(path)
+    with _replacing(path) as file:
+        if suffix == ".npz":
+            np.savez(file, dt=data.dt, coordinates=np.array(_headings(data.manifold)), **data.arrays())
+        elif suffix == ".csv":
+            _long_table(data).to_csv(file, index=False)
+        else:
+            _long_table(data).to_parquet(file, index=False)
+
+
+def load_trajectories(
+    path: str | os.PathLike, *, dt: float | None = None, coordinates: Sequence[str] | None = None
+) -> Trajectories:
+    """Read what :func:`save_trajectories` wrote, or a table of the same form.
+
+    ``dt`` is needed only where the file has no times; ``coordinates`` chooses among the columns and may mark angles.
+    """
+    path = Path(path)
+    suffix = _suffix(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"no such file: '{path}'")
+    try:
+        if suffix == ".npz":
+            return _from_arrays(path, dt, coordinates)
+        frame = pd.read_csv(path, float_precision="round_trip") if suffix == ".csv" else pd.read_parquet(path)
+        return _from_table(frame, dt, coordinates)
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"'{path}': {str(error).partition(chr(10))[0]}") from error
+
+
+def _suffix(path: Path) -> str:
+    if path.suffix not in (".csv", ".parquet", ".npz"):
+        raise ValueError(f"'{path}': the ending must be .csv, .parquet or .npz, not '{path.suffix}'")
+    return path.suffix
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name only once it is whole."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _headings(manifold: Manifold) -> list[str]:
+    kinds = zip(manifold.names, manifold.circles, strict=True)
+    return [f"{name}:angle" if circle else name for name, circle in kinds]
+
+
+def _long_table(data: Trajectories) -> pd.DataFrame:
+    names = data.manifold.names
+    headings = {"q": _headings(data.manifold)} | {x: [f"{x}({name})" for name in names] for x in "pv"}
+    if data.u is not None:
+        headings["u"] = [f"u({i + 1})" for i in range(data.u.shape[2])]
+    table = {"trajectory": np.repeat(np.arange(len(data)), data.length), "t": np.tile(data.t, len(data))}
+    for x, values in data.arrays().items():
+        table |= dict(zip(headings[x], values.reshape(-1, values.shape[2]).T, strict=True))
+    return pd.DataFrame(table)
+
+
+def _from_table(frame: pd.DataFrame, dt: float | None, coordinates: Sequence[str] | None) -> Trajectories:
+    extra = {letter: [c for c in frame.columns if re.fullmatch(rf"{letter}\(.+\)", str(c))] for letter in "pvu"}
+    if coordinates is None:
+        skipped = {"trajectory", "t", *extra["p"], *extra["v"], *extra["u"]}
+        coordinates = [str(column) for column in frame.columns if column not in skipped]
+    manifold = Manifold.parse(*_listed(coordinates))
+    labels = frame["trajectory"] if "trajectory" in frame else pd.Series(0, index=frame.index)
+    lengths = labels.value_counts(sort=False)
+    if lengths.nunique() != 1:
+        raise ValueError(
+            f"trajectories have {lengths.min()} to {lengths.max()} rows: cut them to equal length"
+            if len(lengths)
+            else "the table has no rows"
+        )
+    order = np.argsort(pd.factorize(labels)[0], kind="stable")
+
+    def stacked(flat: np.ndarray) -> np.ndarray:
+        return flat[order].reshape(len(lengths), -1, flat.shape[-1])
+
+    def beside(headings: list[str]) -> np.ndarray | None:
+        return stacked(_floats(frame[headings].to_numpy(), headings[0])) if headings else None
+
+    if dt is None:
+        dt = _spacing(stacked(_columns(frame, ("t",)))[..., 0] if "t" in frame else None)
+    p, v = (beside([f"{x}({name})" for name in manifold.names if f"{x}({name})" in extra[x]]) for x in "pv")
+    return Trajectories(stacked(_columns(frame, manifold.names)), dt, manifold, p=p, v=v, u=beside(extra["u"]))
+
+
+def _spacing(t: Float[np.ndarray, "N T"] | None) -> float:
+    """dt from the times, which must be evenly spaced."""
+    if t is None or t.shape[1] < 2:
+        raise ValueError("the file has no times to tell dt from: pass dt=…")
+    gaps = np.diff(t, axis=1)
+    dt = float(gaps[0, 0])
+    uneven = np.argwhere(~(np.abs(gaps - dt) <= 1e-6 * abs(dt) + 1e-12 * np.abs(t[:, 1:])))
+    if len(uneven):
+        trajectory, step = map(int, uneven[0])
+        raise ValueError(
+            f"times are not evenly spaced, {gaps[trajectory, step]:g} instead of {dt:g} after step {step} of "
+            f"trajectory {trajectory}: resample first"
+        )
+    return dt
+
+
+def _from_arrays(path: Path, dt: float | None, coordinates: Sequence[str] | None) -> Trajectories:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("this is not an NPZ file")
+    with np.load(path, allow_pickle=False) as stored:
+        if "q" not in stored:
+            raise ValueError("no array 'q' of positions (trajectory, step, coordinate)")
+        if dt is None and "dt" not in stored:
+            raise ValueError("no 'dt' in the file: pass dt=…")
+        arrays = {name: stored[name] for name in ("q", "p", "v", "u") if name in stored}
+        if coordinates is None and "coordinates" in stored:
+            coordinates = [str(name) for name in stored["coordinates"]]
+        if coordinates is None:
+            coordinates = [f"q{i + 1}" for i in range(arrays["q"].shape[-1])]
+        dt = float(stored["dt"]) if dt is None else dt
+    return Trajectories(dt=dt, manifold=Manifold.parse(*_listed(coordinates)), **arrays)

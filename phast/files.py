@@ -1,0 +1,46 @@
+"""Files: written whole or not at all, and where caches live."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from phast.errors import InputError
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """A file that appears under its name only once it is whole: written beside it, synced, renamed."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except IsADirectoryError:
+        raise InputError(f"cannot write {path}: it is a folder") from None
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+
+
+def write_atomically(path: str | os.PathLike, content: bytes) -> Path:
+    """``content`` into ``path``."""
+    with replacing(path) as file:
+        file.write(content)
+    return Path(path)
+
+
+def cache_directory() -> Path:
+    """$PHAST_CACHE, or phast's folder in the user's cache directory."""
+    if chosen := os.environ.get("PHAST_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phast"

@@ -1,0 +1,199 @@
+"""Forecasters: q_0 … q_t in, the future out.
+
+Every model, PHAST or baseline, is an :class:`AbstractForecaster`: it predicts the next configuration along a whole
+trajectory at once (for training) and rolls out one step at a time from a constant-size cache (for forecasting), never
+re-running the prefix. :class:`Phast` is observer → canonicalizer → port-Hamiltonian transition, and adds the rollouts
+that only a model with a state has: takeover and predict–correct.
+"""
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from phast.hamiltonian import PortHamiltonian
+from phast.integrators import State, Transition
+from phast.manifold import Manifold
+from phast.observers import AbstractCanonicalizer, AbstractObserver
+
+Inputs = Float[Array, "T inputs"] | None
+
+
+class AbstractForecaster(eqx.Module):
+    """A causal predictor of configurations."""
+
+    manifold: eqx.AbstractVar[Manifold]
+
+    @abstractmethod
+    def predict_next(self, q: Float[Array, "T n"], u: Inputs = None) -> Float[Array, "T n"]:
+        """Row t is the prediction of q_{t+1} from q_0 … q_t (teacher forced)."""
+
+    @abstractmethod
+    def init_cache(self, context: Float[Array, "K n"]) -> PyTree:
+        """What :meth:`step` needs to know of the context."""
+
+    @abstractmethod
+    def step(self, cache: PyTree, u: Float[Array, " inputs"] | None = None) -> tuple[PyTree, Float[Array, " n"]]:
+        """The next configuration, fed back into the cache."""
+
+
+def autoregressive(
+    model: AbstractForecaster, context: Float[Array, "K n"], horizon: int, u: Inputs = None
+) -> Float[Array, "H n"]:
+    """Self-conditioned rollout: ``horizon`` configurations after the context. Row h of ``u`` acts over step h."""
+
+    def body(cache, inputs):
+        return model.step(cache, inputs)
+
+    return jax.lax.scan(body, model.init_cache(context), u, length=horizon)[1]
+
+
+class AbstractIdentifiable(AbstractForecaster):
+    """A forecaster that exposes the physics that it has learned."""
+
+    @abstractmethod
+    def learned_system(self) -> PortHamiltonian:
+        """V, M and D as they stand."""
+
+
+class Core(eqx.Module):
+    """The PHAST core transition: a port-Hamiltonian system and the time step Φ_dt that moves it. Full-state models are
+    one of these and nothing else."""
+
+    system: PortHamiltonian
+    transition: Transition
+
+    def __call__(self, q: Float[Array, " n"], p: Float[Array, " n"], u: Float[Array, " inputs"] | None = None) -> State:
+        return self.transition(self.system, q, p, u)
+
+    def rollout(
+        self, q: Float[Array, " n"], p: Float[Array, " n"], horizon: int, u: Inputs = None
+    ) -> tuple[Float[Array, "H n"], Float[Array, "H n"]]:
+        """States after 1 … ``horizon`` steps from (q, p)."""
+
+        def body(state, inputs):
+            state = self(*state, inputs)
+            return state, state
+
+        return jax.lax.scan(body, (q, p), u, length=horizon)[1]
+
+
+class Filtered(NamedTuple):
+    """What predict–correct knows after each measurement: states, their covariance, and the surprise that came."""
+
+    q: Float[Array, "T n"]
+    p: Float[Array, "T n"]
+    covariance: Float[Array, "T twice_n twice_n"]
+    innovation: Float[Array, "T n"]
+
+
+class Phast(AbstractIdentifiable):
+    """The q-only pipeline of section 3.1: velocity observer, canonicalizer, core transition."""
+
+    core: Core
+    observer: AbstractObserver
+    canonicalizer: AbstractCanonicalizer
+    manifold: Manifold
+    dt: float
+
+    def learned_system(self) -> PortHamiltonian:
+        return self.core.system
+
+    def states(self, q: Float[Array, "T n"]) -> tuple[Float[Array, "T n"], Float[Array, "T n"]]:
+        """(q_t, p̂_t) along a trajectory of positions."""
+        v = self.observer.velocities(q, self.dt)
+        return q, jax.vmap(self._momentum)(q, v)
+
+    def predict_next(self, q, u=None):
+        return self.predict_states(q, u)[0]
+
+    def predict_states(self, q: Float[Array, "T n"], u: Inputs = None):
+        """(q̂_{t+1}, p̂_{t+1}) from q_0 … q_t, for every t."""
+        if u is None:
+            return jax.vmap(self.core)(*self.states(q))
+        return jax.vmap(self.core)(*self.states(q), u)
+
+    def init_cache(self, context):
+        seen, v = self.observer.start(context[0])
+
+        def body(carry, q):
+            return self.observer.update(carry[0], q, self.dt), None
+
+        (seen, v), _ = jax.lax.scan(body, (seen, v), context[1:])
+        return seen, context[-1], v
+
+    def step(self, cache, u=None):
+        seen, q, v = cache
+        q, _ = self.core(q, self._momentum(q, v), u)
+        seen, v = self.observer.update(seen, q, self.dt)
+        return (seen, q, v), q
+
+    def state_after(self, context: Float[Array, "K n"]) -> State:
+        """(q_{K-1}, p̂_{K-1}): the state from which a takeover begins."""
+        _, q, v = self.init_cache(context)
+        return q, self._momentum(q, v)
+
+    def takeover(self, context: Float[Array, "K n"], horizon: int, u: Inputs = None) -> Float[Array, "H n"]:
+        """Infer one state at the end of the context, then integrate open loop (Eq. 8)."""
+        return self.core.rollout(*self.state_after(context), horizon, u)[0]
+
+    def filter(
+        self, q: Float[Array, "T n"], u: Inputs = None, *, measurement_noise: float = 1e-3, process_noise: float = 1e-3
+    ) -> Filtered:
+        """Predict–correct: an extended Kalman filter around the transition, measuring q at every step.
+
+        ``measurement_noise`` is the standard deviation of a position, ``process_noise`` that of the model's own error
+        in p per step. Starts at rest at the first position, with a velocity as uncertain as one unit per unit time.
+        """
+        n = self.manifold.size
+        measurement = measurement_noise**2 * jnp.eye(n)
+        process = jnp.diag(jnp.concatenate([jnp.full(n, 1e-12), jnp.full(n, process_noise**2)]))
+        doubt = jnp.diag(jnp.concatenate([jnp.full(n, measurement_noise**2), jnp.full(n, 1.0 / self.dt**2)]))
+
+        def advance(x, u_t):
+            return jnp.concatenate(self.core(x[:n], x[n:], u_t))
+
+        def body(carry, sample):
+            x, covariance = carry
+            q_t, u_t = sample
+            innovation = self.manifold.difference(q_t, x[:n])
+            gain = jnp.linalg.solve(covariance[:n, :n] + measurement, covariance[:n]).T
+            x = x + gain @ innovation
+            covariance = covariance - gain @ covariance[:n]
+            covariance = 0.5 * (covariance + covariance.T)
+            jacobian = jax.jacfwd(advance)(x, u_t)
+            ahead = advance(x, u_t), jacobian @ covariance @ jacobian.T + process
+            return ahead, (x[:n], x[n:], covariance, innovation)
+
+        start = (jnp.concatenate([q[0], jnp.zeros_like(q[0])]), doubt)
+        return Filtered(*jax.lax.scan(body, start, (q, u))[1])
+
+    def _momentum(self, q, v):
+        return self.canonicalizer(self.core.system, q, v)
+
+
+class PhastBlock(eqx.Module):
+    """A sequence-model layer around the transition (appendix C.1): project, step, project back, add.
+
+    Maps a sequence of d features to another, so that blocks stack like any other layer.
+    """
+
+    core: Core
+    down: Float[Array, "d twice_n"]
+    up: Float[Array, "twice_n d"]
+
+    @classmethod
+    def create(cls, core: Core, width: int, n: int, *, key: PRNGKeyArray) -> "PhastBlock":
+        down_key, up_key = jax.random.split(key)
+        down = jax.random.normal(down_key, (width, 2 * n)) * width**-0.5
+        up = jax.random.normal(up_key, (2 * n, width)) * (2 * n) ** -0.5
+        return cls(core, down, up)
+
+    def __call__(self, x: Float[Array, "T d"]) -> Float[Array, "T d"]:
+        state = x @ self.down
+        n = state.shape[1] // 2
+        moved = jnp.concatenate(jax.vmap(self.core)(state[:, :n], state[:, n:]), axis=-1)
+        return x + (moved - state) @ self.up

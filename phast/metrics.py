@@ -1,0 +1,183 @@
+"""Every metric of the paper's appendix on evaluation, under its own keys (Table "metric keys"), and a few honest ones.
+
+Errors are means over steps, trajectories and coordinates; the suffix ``_median`` is the median over trajectories of
+each one's mean, ``_final`` the error at the last step alone. Keys are absent where a metric does not apply: damping for
+models that expose none, energy for systems that have none.
+"""
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from phast.datasets import Trajectories
+from phast.errors import InputError
+from phast.forecaster import AbstractForecaster, AbstractIdentifiable, Phast, autoregressive
+from phast.hamiltonian import PortHamiltonian
+from phast.manifold import Manifold
+from phast.observers import FiniteDifference
+
+PASSIVITY_TOLERANCE = 1e-6
+
+
+def evaluate(
+    model: AbstractForecaster,
+    test: Trajectories,
+    *,
+    truth: PortHamiltonian | None = None,
+    context: int = 10,
+    horizons: Sequence[int] = (10, 50, 100),
+    noise: float = 0.0,
+) -> dict[str, float]:
+    """All metrics of ``model`` on test trajectories, those of physics judged against ``truth``.
+
+    With ``noise`` the models see noisy positions of that standard deviation; errors are against the clean ones.
+    """
+    longest = max(horizons)
+    if test.length < context + longest:
+        raise InputError(
+            f"trajectories of {test.length} samples cannot hold a context of {context} and a forecast of {longest}: "
+            "use longer ones or a shorter horizon"
+        )
+    q = jnp.asarray(test.q, dtype=float)
+    seen = q if noise == 0.0 else jnp.asarray(test.with_noise(noise, seed=2).q, dtype=float)
+    kind = error_name(model.manifold)
+    metrics = _next_step(model, seen, q, kind, context) | {"floor": first_step_floor(test)}
+    rolled = roll(model, seen, context, longest)
+    metrics |= _rollout_errors(model.manifold, rolled, q, context, horizons, f"rollout_{kind}")
+    if isinstance(model, Phast):
+        taken = take_over(model, seen, context, longest)
+        metrics |= _rollout_errors(model.manifold, taken, q, context, horizons, f"rollout_takeover_{kind}")
+        metrics |= _probes(model, test)
+    if truth is not None:
+        metrics |= _energy(truth, model.manifold, rolled, q, context, horizons, test.dt)
+        if isinstance(model, AbstractIdentifiable):
+            metrics |= damping_recovery(model.learned_system(), truth, q)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def error_name(manifold: Manifold) -> str:
+    """The paper's name of the error on this manifold."""
+    if all(manifold.circles):
+        return "theta_wrap_mse"
+    return "mixed_mse" if any(manifold.circles) else "mse"
+
+
+@eqx.filter_jit
+def roll(model: AbstractForecaster, q: Float[Array, "B T n"], context: int, horizon: int) -> Float[Array, "B H n"]:
+    """Autoregressive forecasts of every trajectory from its first ``context`` samples."""
+    return jax.vmap(lambda x: autoregressive(model, x, horizon))(q[:, :context])
+
+
+@eqx.filter_jit
+def take_over(model: Phast, q: Float[Array, "B T n"], context: int, horizon: int) -> Float[Array, "B H n"]:
+    """Takeover forecasts of every trajectory."""
+    return jax.vmap(lambda x: model.takeover(x, horizon))(q[:, :context])
+
+
+def first_step_floor(test: Trajectories) -> float:
+    """E|v₀|² dt² / (T - 1): no model can avoid it in the all-steps next-step error, since q₀ alone tells no velocity."""
+    if test.v is not None:
+        steps = np.asarray(test.v[:, 0]) * test.dt
+    else:
+        steps = np.asarray(test.manifold.difference(jnp.asarray(test.q[:, 1]), jnp.asarray(test.q[:, 0])))
+    return float(np.mean(steps**2) / (test.length - 1))
+
+
+@eqx.filter_jit
+def _next_step_errors(model, seen, q):
+    return model.manifold.squared_error(jax.vmap(model.predict_next)(seen[:, :-1]), q[:, 1:])
+
+
+def _next_step(model, seen, q, kind: str, context: int) -> dict[str, Array]:
+    error = _next_step_errors(model, seen, q)
+    after = error[:, context:]
+    return {
+        kind: jnp.mean(error),
+        "next_step_after_burn_in": jnp.mean(after),
+        "next_step_after_burn_in_median": jnp.median(jnp.mean(after, axis=(1, 2))),
+    }
+
+
+def _rollout_errors(manifold, rolled, q, context: int, horizons, prefix: str) -> dict[str, Array]:
+    error = manifold.squared_error(rolled, q[:, context : context + rolled.shape[1]])
+    metrics = {}
+    for h in horizons:
+        metrics[f"{prefix}_h{h}"] = jnp.mean(error[:, :h])
+        metrics[f"{prefix}_h{h}_median"] = jnp.median(jnp.mean(error[:, :h], axis=(1, 2)))
+        metrics[f"{prefix}_h{h}_final"] = jnp.mean(error[:, h - 1])
+    return metrics
+
+
+@eqx.filter_jit
+def damping_recovery(
+    learned: PortHamiltonian, truth: PortHamiltonian, q: Float[Array, "B T n"]
+) -> dict[str, Float[Array, ""]]:
+    """R²_D and MAE_D between the diagonals of D at every test configuration (at rest)."""
+
+    def diagonals(system):
+        rest = jnp.zeros(q.shape[-1], q.dtype)
+        return jax.vmap(jax.vmap(lambda x: system.damping.operator(x, rest).diagonal_part()))(q)
+
+    found, wanted = diagonals(learned), diagonals(truth)
+    spread = jnp.sum((wanted - jnp.mean(wanted, axis=(0, 1))) ** 2)
+    return {
+        "damping_r2": 1.0 - jnp.sum((found - wanted) ** 2) / (spread + 1e-12),
+        "damping_mae": jnp.mean(jnp.abs(found - wanted)),
+    }
+
+
+@eqx.filter_jit
+def energy_trace(
+    truth: PortHamiltonian, manifold: Manifold, path: Float[Array, "T n"], dt: float
+) -> tuple[Float[Array, " T-1"], Float[Array, " T-1"]]:
+    """(H, power dissipated) along positions: finite differences for v, energy at the later end of each step."""
+    v = manifold.difference(path[1:], path[:-1]) / dt
+    kinetic = jax.vmap(lambda x, w: 0.5 * jnp.dot(w, truth.momentum(x, w)))(path[1:], v)
+    energy = kinetic + jax.vmap(truth.potential)(path[1:])
+    return energy, jnp.sum(v * jax.vmap(truth.dissipation)(path[:-1], v), axis=-1)
+
+
+def _energy(truth, manifold, rolled, q, context: int, horizons, dt: float) -> dict[str, Array]:
+    """Energy-budget residual and passivity violations of the rollout, by the simulator's H and D.
+
+    The path is the last context sample and the H predictions; its H energies make H - 1 differences.
+    """
+    path = jnp.concatenate([q[:, context - 1 : context], rolled], axis=1)
+    energy, dissipated = jax.vmap(lambda x: energy_trace(truth, manifold, x, dt))(path)
+    rise = jnp.diff(energy, axis=1)
+    residual = jnp.abs(rise / dt + dissipated[:, :-1])
+    metrics = {}
+    for h in horizons:
+        metrics[f"rollout_energy_budget_resid_h{h}"] = jnp.mean(residual[:, : h - 1])
+        metrics[f"rollout_passivity_violations_h{h}"] = jnp.mean(rise[:, : h - 1] > PASSIVITY_TOLERANCE)
+    return metrics
+
+
+@eqx.filter_jit
+def _probe_values(model: Phast, q):
+    rough = jax.vmap(lambda x: FiniteDifference(model.manifold).velocities(x, model.dt))(q)
+    observed = jax.vmap(lambda x: model.observer.velocities(x, model.dt))(q)
+    system = model.core.system
+
+    def stiffness(x):
+        rest = jnp.zeros_like(x)
+        damping, mass = system.damping.operator(x, rest).dense(), system.mass.operator(x).dense()
+        return jnp.linalg.eigvalsh(damping)[-1] / jnp.linalg.eigvalsh(mass)[0]
+
+    steps = jnp.stack([jnp.asarray(piece, dtype=q.dtype) for piece in model.core.transition.timestep.pieces()])
+    stiff = 0.5 * jnp.max(steps) * jnp.max(jax.vmap(stiffness)(q[:, 0]))
+    return observed, rough, stiff, jnp.sum(steps) / model.dt
+
+
+def _probes(model: Phast, test: Trajectories) -> dict[str, Array]:
+    """Where the error comes from (appendix F.1): velocity estimates, stiffness, learned timestep."""
+    observed, rough, stiff, ratio = _probe_values(model, jnp.asarray(test.q, dtype=float))
+    metrics = {"damping_stiffness": stiff, "timestep_ratio": ratio}
+    if test.v is not None:
+        metrics["velocity_mae"] = jnp.mean(jnp.abs(observed - test.v)[:, 1:])
+        metrics["velocity_fd_mae"] = jnp.mean(jnp.abs(rough - test.v)[:, 1:])
+    return metrics

@@ -1,0 +1,325 @@
+"""Named models: keyword-only builders that return ordinary composed objects, and the one table of them.
+
+:func:`known`, :func:`partial` and :func:`unknown` are the paper's regimes for any system; they differ only in which
+components are given and which are learned. The ``phast_*`` builders apply them to a simulated system the way that the
+paper's table rows do, so that every printed parameter count comes out (notes, section 2).
+"""
+
+import dataclasses
+import difflib
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
+
+from phast.components.damping import AbstractDamping, ConstantDamping, Friction, HouseholderDamping, WindyDamping
+from phast.components.mass import AbstractMass, ConstantMass, LowRankMass
+from phast.components.parameter import Coefficient, Positive
+from phast.components.potential import (
+    AbstractPotential,
+    Hybrid,
+    LennardJones,
+    MLPPotential,
+    PeriodicMLPPotential,
+    Prey,
+    QuadraticForm,
+    Scaled,
+)
+from phast.errors import InputError
+from phast.forecaster import AbstractForecaster, Core, Phast
+from phast.hamiltonian import PortHamiltonian
+from phast.integrators import ExplicitDamping, ImplicitMidpoint, Timestep, Transition, leapfrog
+from phast.manifold import Manifold
+from phast.observers import AbstractCanonicalizer, ConvolutionalObserver, IdentityCanonicalizer, MassCanonicalizer
+from phast.systems import System
+
+# --- the three regimes, for any system -------------------------------------------------------------------------------
+
+
+def known(
+    *,
+    manifold: Manifold,
+    dt: float,
+    potential: AbstractPotential,
+    damping: AbstractDamping,
+    mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
+    timestep: Timestep | None = None,
+    key: PRNGKeyArray,
+) -> Phast:
+    """V and M given, the coefficients of a damping law learned: ``WindyDamping(Positive.uninformed(), …)``."""
+    return _pipeline(PortHamiltonian(potential, mass, damping), MassCanonicalizer(), manifold, dt, timestep, key)
+
+
+def partial(
+    *,
+    manifold: Manifold,
+    dt: float,
+    potential: AbstractPotential,
+    damping: AbstractDamping | None = None,
+    mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
+    base: Coefficient | None = None,
+    bound: float | None = None,
+    harmonics: int = 4,
+    timestep: Timestep | None = None,
+    key: PRNGKeyArray,
+) -> Phast:
+    """A template V̄ and M given; ε·Ṽ and, unless a law is given, a Householder D(q) learned.
+
+    ``base`` is d0 (learned if left out) and ``bound`` is β̄ of Eq. 11 (none if left out). ``harmonics=0`` feeds the
+    residual the coordinates themselves instead of Fourier features of the angles.
+    """
+    potential_key, damping_key, observer_key = jax.random.split(key, 3)
+    residual = _neural_potential(manifold, harmonics, potential_key)
+    if damping is None:
+        base = Positive.uninformed() if base is None else base
+        damping = HouseholderDamping.create(manifold, base=base, total_bound=bound, key=damping_key)
+    hybrid = Hybrid(potential, residual, Positive.starting_at(0.01))
+    return _pipeline(PortHamiltonian(hybrid, mass, damping), MassCanonicalizer(), manifold, dt, timestep, observer_key)
+
+
+def unknown(
+    *,
+    manifold: Manifold,
+    dt: float,
+    damping: AbstractDamping | None = None,
+    base: Coefficient | None = None,
+    bound: float | None = None,
+    harmonics: int = 4,
+    timestep: Timestep | None = None,
+    key: PRNGKeyArray,
+) -> Phast:
+    """V, a constant M and D all learned; the latent momentum is velocity-like (identity canonicalizer)."""
+    potential_key, damping_key, mass_key, observer_key = jax.random.split(key, 4)
+    if damping is None:
+        base = Positive.uninformed() if base is None else base
+        damping = HouseholderDamping.create(manifold, base=base, total_bound=bound, key=damping_key)
+    potential = _neural_potential(manifold, harmonics, potential_key)
+    system = PortHamiltonian(potential, LowRankMass.create(manifold.size, key=mass_key), damping)
+    return _pipeline(system, IdentityCanonicalizer(), manifold, dt, timestep, observer_key)
+
+
+def _pipeline(
+    system: PortHamiltonian,
+    canonicalizer: AbstractCanonicalizer,
+    manifold: Manifold,
+    dt: float,
+    timestep: Timestep | None,
+    key: PRNGKeyArray,
+) -> Phast:
+    """FD+TCN observer and Strang splitting: leapfrog where the mass is constant, implicit midpoint elsewhere."""
+    if not (dt > 0 and math.isfinite(dt)):
+        raise InputError(f"dt must be a positive number of time units per sample, not {dt}")
+    core = leapfrog() if system.separable else ImplicitMidpoint()
+    return Phast(
+        core=Core(system, Transition(core, ExplicitDamping(), timestep or Timestep(dt))),
+        observer=ConvolutionalObserver.create(manifold, key=key),
+        canonicalizer=canonicalizer,
+        manifold=manifold,
+        dt=dt,
+    )
+
+
+def _neural_potential(manifold: Manifold, harmonics: int, key: PRNGKeyArray) -> AbstractPotential:
+    if harmonics and any(manifold.circles):
+        return PeriodicMLPPotential.create(manifold, harmonics=harmonics, key=key)
+    return MLPPotential.create(manifold, key=key)
+
+
+# --- the paper's rows ------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What the paper gives a model of one system, decoded from its parameter counts.
+
+    ``template`` makes the potential of KNOWN and PARTIAL with the scalars that are learned in it; the internal timestep
+    is learned where the count has room for it (the five non-mechanical rows); ``harmonics`` are the Fourier features of
+    the residual in PARTIAL; ``silent`` rows have no damping parameter in UNKNOWN. ``mass`` is what M is taken to be:
+    the paper's rows approximate it by a constant.
+    """
+
+    template: Callable[[System], AbstractPotential]
+    mass: Callable[[System], AbstractMass] = lambda system: system.constant_mass
+    learned_timestep: bool = False
+    harmonics: int = 4
+    silent: bool = False
+
+
+def _as_given(system: System) -> AbstractPotential:
+    return system.port_hamiltonian.potential
+
+
+def _scaled(system: System) -> AbstractPotential:
+    return Scaled(system.port_hamiltonian.potential, Positive.starting_at(1.0))
+
+
+def _stiffness(system: System) -> AbstractPotential:
+    return QuadraticForm(jnp.eye(system.manifold.size))
+
+
+def _well(system: System) -> AbstractPotential:
+    return LennardJones(Positive.starting_at(1.0), Positive.starting_at(1.0))
+
+
+def _prey(system: System) -> AbstractPotential:
+    return Scaled(Prey(), Positive.starting_at(1.0))
+
+
+ROWS: dict[str, Row] = {
+    "pendulum-conservative": Row(_scaled),
+    "pendulum-damped": Row(_scaled),
+    "pendulum-windy": Row(_scaled),
+    "cartpole-windy": Row(_scaled),
+    "oscillator-conservative": Row(_as_given, silent=True),
+    "oscillator-damped": Row(_as_given, silent=True),
+    "double-pendulum-conservative": Row(_scaled, harmonics=0, silent=True),
+    "double-pendulum-damped": Row(_scaled, harmonics=0, silent=True),
+    "rlc": Row(_stiffness, learned_timestep=True),
+    "lennard-jones-3": Row(_well, learned_timestep=True),
+    "heat-exchange": Row(_stiffness, learned_timestep=True),
+    "n-body-3": Row(_scaled, learned_timestep=True),
+    "predator-prey": Row(_prey, learned_timestep=True),
+    # Not a row of the paper: V anchors the scale, so that this pendulum's mass can be learned.
+    "pendulum-unknown-mass": Row(_as_given, mass=lambda system: ConstantMass(Positive.starting_at(1.0))),
+}
+_OTHER = Row(_as_given, mass=lambda system: system.port_hamiltonian.mass)
+
+
+def phast_known(system: System, *, key: PRNGKeyArray, **variation: Any) -> Phast:
+    """V and M from the system, every damping coefficient forgotten and learned."""
+    row = _row(system)
+    return known(
+        manifold=system.manifold,
+        dt=system.dt,
+        potential=row.template(system),
+        damping=forgotten(_true_damping(system)),
+        mass=row.mass(system),
+        timestep=_timestep(system, row, **variation),
+        key=key,
+    )
+
+
+def phast_partial(
+    system: System,
+    *,
+    key: PRNGKeyArray,
+    bound: float | str | None = "calibrated",
+    learned_base: bool = False,
+    **variation: Any,
+) -> Phast:
+    """A template plus a neural residual; on windy systems a bounded Householder D(q) over the given base d0.
+
+    ``bound`` is β̄: by default the system's own damping variation, as in the paper; None for none.
+    """
+    row = _row(system)
+    law = _true_damping(system)
+    windy = isinstance(law, WindyDamping)
+    return partial(
+        manifold=system.manifold,
+        dt=system.dt,
+        potential=row.template(system),
+        damping=None if windy else forgotten(law),
+        mass=row.mass(system),
+        base=_mean(law.base) if windy and not learned_base else None,
+        bound=(_largest(law.gain) if windy else None) if bound == "calibrated" else bound,
+        harmonics=row.harmonics,
+        timestep=_timestep(system, row, **variation),
+        key=key,
+    )
+
+
+def phast_unknown(system: System, *, key: PRNGKeyArray, bound: float | None = None, **variation: Any) -> Phast:
+    """Everything learned; on windy systems an unbounded Householder D(q) over a learned base."""
+    row = _row(system)
+    law = _true_damping(system)
+    constant = ConstantDamping(0.0) if row.silent else ConstantDamping(Positive.uninformed())
+    return unknown(
+        manifold=system.manifold,
+        dt=system.dt,
+        damping=None if isinstance(law, WindyDamping) else constant,
+        bound=bound,
+        timestep=_timestep(system, row, **variation),
+        key=key,
+    )
+
+
+def full_state(model: Phast, *, learned_timestep: bool = True) -> Core:
+    """The core of a q-only model on its own, for data in which q and p are both observed (appendix G.1)."""
+    timestep = Timestep(Positive.starting_at(model.dt) if learned_timestep else model.dt)
+    return eqx.tree_at(lambda core: core.transition.timestep, model.core, timestep)
+
+
+def _row(system: System) -> Row:
+    if not isinstance(system.dynamics, PortHamiltonian) and system.name not in ROWS:
+        raise InputError(f"'{system.name}' gives no potential or mass to build on: use models.unknown(…) for it")
+    return ROWS.get(system.name, _OTHER)
+
+
+def _true_damping(system: System) -> AbstractDamping:
+    return system.dynamics.damping if isinstance(system.dynamics, PortHamiltonian) else ConstantDamping(0.0)
+
+
+def _timestep(system: System, row: Row, *, learned_timestep: bool | None = None, substeps: int = 1) -> Timestep:
+    learned = row.learned_timestep if learned_timestep is None else learned_timestep
+    return Timestep(Positive.starting_at(system.dt) if learned else system.dt, substeps)
+
+
+@functools.singledispatch
+def forgotten(law: AbstractDamping) -> AbstractDamping:
+    """The same damping law with every coefficient unknown: nothing of the answer stays behind."""
+    raise InputError(f"no uninformed start is defined for {type(law).__name__}: pass the damping to learn explicitly")
+
+
+@forgotten.register
+def _(law: ConstantDamping) -> ConstantDamping:
+    return ConstantDamping(_forgotten(law.coefficients))
+
+
+@forgotten.register
+def _(law: WindyDamping) -> WindyDamping:
+    return WindyDamping(_forgotten(law.base), _forgotten(law.gain), law.angles)
+
+
+@forgotten.register
+def _(law: Friction) -> Friction:
+    return Friction(_forgotten(law.viscous), _forgotten(law.coulomb), _forgotten(law.quadratic), law.smoothing)
+
+
+def _forgotten(coefficient: Coefficient) -> Positive:
+    return Positive.uninformed(*jnp.shape(coefficient)) if not isinstance(coefficient, Positive) else coefficient
+
+
+def _mean(coefficient: float | tuple) -> float:
+    return float(jnp.mean(jnp.asarray(coefficient)))
+
+
+def _largest(coefficient: float | tuple) -> float:
+    return float(jnp.max(jnp.asarray(coefficient)))
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+MODELS: dict[str, Callable[..., AbstractForecaster]] = {
+    "phast-known": phast_known,
+    "phast-partial": phast_partial,
+    "phast-unknown": phast_unknown,
+}
+
+
+def model_builder(name: str) -> Callable[..., AbstractForecaster]:
+    """The builder behind a model's name."""
+    if name not in MODELS:
+        near = difflib.get_close_matches(name, MODELS, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise InputError(f"unknown model '{name}': {hint}`phast models` lists all")
+    return MODELS[name]
+
+
+def parameter_count(model: Any) -> int:
+    """Trainable numbers in a model."""
+    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))

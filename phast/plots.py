@@ -1,0 +1,86 @@
+"""Figures: a rollout beside the truth, its phase portrait, the damping field, energy over time."""
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from phast.files import write_atomically
+
+TRUTH = {"color": "black", "linewidth": 1.6, "label": "truth"}
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+def save_figure(figure: Figure, path: str | os.PathLike) -> Path:
+    """Write ``figure`` in the format that the file name says, whole or not at all, and close it."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=Path(path).suffix.lstrip(".") or "png", dpi=130, bbox_inches="tight")
+    plt.close(figure)
+    return write_atomically(path, buffer.getvalue())
+
+
+def rollout(
+    q: np.ndarray, forecasts: Mapping[str, np.ndarray], *, dt: float, names: Sequence[str], context: int
+) -> Figure:
+    """Positions (T, n) and what was forecast after ``context`` samples, one panel per coordinate."""
+    n = q.shape[1]
+    figure, axes = plt.subplots(n, 1, figsize=(8, 2.6 * n), sharex=True, squeeze=False)
+    t = dt * np.arange(len(q))
+    for i, ax in enumerate(axes[:, 0]):
+        ax.axvspan(t[0], t[context - 1], color="0.9", label="context")
+        ax.plot(t, q[:, i], **TRUTH)
+        for colour, (label, path) in zip(COLOURS, forecasts.items(), strict=False):
+            ax.plot(dt * (context + np.arange(len(path))), path[:, i], "--", color=colour, label=label)
+        ax.set_ylabel(names[i])
+    axes[-1, 0].set_xlabel("time")
+    axes[0, 0].legend(loc="upper right", fontsize="small")
+    axes[0, 0].set_title("Open-loop forecast from positions alone")
+    return figure
+
+
+def phase_portrait(
+    true: tuple[np.ndarray, np.ndarray], forecasts: Mapping[str, tuple[np.ndarray, np.ndarray]], *, name: str
+) -> Figure:
+    """One coordinate against its velocity."""
+    figure, ax = plt.subplots(figsize=(5, 4.2))
+    ax.plot(*true, **TRUTH)
+    for colour, (label, path) in zip(COLOURS, forecasts.items(), strict=False):
+        ax.plot(*path, "--", color=colour, label=label)
+    ax.plot(true[0][0], true[1][0], "o", color="black", markersize=5)
+    ax.set(xlabel=name, ylabel=f"velocity of {name}", title="Phase portrait")
+    ax.legend(fontsize="small")
+    return figure
+
+
+def damping_field(q: np.ndarray, true: np.ndarray | None, learned: Mapping[str, np.ndarray], *, name: str) -> Figure:
+    """d(q) along one coordinate: the truth where it is known, and what was learned."""
+    figure, ax = plt.subplots(figsize=(6, 3.6))
+    if true is not None:
+        ax.plot(q, true, **TRUTH)
+    for colour, (label, values) in zip(COLOURS, learned.items(), strict=False):
+        ax.plot(q, values, "--", color=colour, label=label)
+    ax.set_ylim(bottom=0.0)
+    ax.set(xlabel=name, ylabel=f"d({name})", title="Damping")
+    ax.legend(fontsize="small")
+    return figure
+
+
+def energy(
+    t: np.ndarray, true: np.ndarray, forecasts: Mapping[str, np.ndarray], *, title: str = "Energy of the rollout"
+) -> Figure:
+    """H over time, true and forecast."""
+    figure, ax = plt.subplots(figsize=(6, 3.6))
+    ax.plot(t, true, **TRUTH)
+    for colour, (label, values) in zip(COLOURS, forecasts.items(), strict=False):
+        ax.plot(t, values, "--", color=colour, label=label)
+    ax.set(xlabel="time", ylabel="energy", title=title)
+    ax.legend(fontsize="small")
+    return figure

@@ -1,0 +1,170 @@
+"""Runs: one model of one system by one preset with one seed, and the small record that is left of it.
+
+Seeds run side by side in threads. They share one compiled program, and on a CPU two threads with one core each get more
+done than one vmapped program: batching the small matrix products of several seeds is what a CPU does worst.
+"""
+
+import dataclasses
+import functools
+import importlib.metadata
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from phast.datasets import Split, Trajectories, benchmark_split
+from phast.errors import InputError
+from phast.forecaster import AbstractForecaster
+from phast.hamiltonian import PortHamiltonian
+from phast.metrics import evaluate
+from phast.models import model_builder, parameter_count
+from phast.systems import System
+from phast.training import AbstractLoss, Batch, History, NextStepLoss, Settings, fit, warm_up
+
+Record = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A way to train: settings and loss."""
+
+    settings: Settings
+    loss: AbstractLoss
+
+
+PRESETS: dict[str, Preset] = {
+    # Section 4.1 and appendix E.3; the loss keeps the unknowable first step, as the paper's does.
+    "paper": Preset(Settings(), NextStepLoss()),
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset called ``name``."""
+    if name not in PRESETS:
+        raise InputError(f"unknown preset '{name}': choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A finished run: the record, and what the record was made from."""
+
+    record: Record
+    model: AbstractForecaster
+    history: History
+
+
+def as_batch(data: Trajectories) -> Batch:
+    """Trajectories as the arrays that training takes, in the process's precision."""
+    return Batch(jnp.asarray(data.q, dtype=float), u=None if data.u is None else jnp.asarray(data.u, dtype=float))
+
+
+def run_seeds(
+    system: System,
+    model_name: str,
+    *,
+    preset_name: str = "paper",
+    seeds: Sequence[int] = (0,),
+    noise: float = 0.0,
+    settings: Settings | None = None,
+    data: Split | None = None,
+    on_epoch: Callable[[int, History], None] = lambda seed, history: None,
+) -> list[Outcome]:
+    """Train and evaluate ``model_name`` on the benchmark data of ``system``, once per seed.
+
+    ``settings`` replaces those of the preset (for a quick look; the record then says so). Noise goes on training and
+    validation data and on the test contexts; errors are always against the clean trajectories.
+    """
+    chosen = preset(preset_name)
+    chosen = chosen if settings is None else dataclasses.replace(chosen, settings=settings)
+    builder = model_builder(model_name)
+    data = benchmark_split(system) if data is None else data
+    train, validation = (as_batch(_noisy(part, noise, i)) for i, part in enumerate((data.train, data.validation)))
+
+    start = time.perf_counter()
+    models = [builder(system, key=jax.random.key(seed)) for seed in seeds]
+    warm_up(models[0], train, validation, loss=chosen.loss, settings=chosen.settings)
+    compile_seconds = time.perf_counter() - start
+
+    def train_one(seed: int, model: AbstractForecaster) -> tuple[AbstractForecaster, History, float]:
+        begun = time.perf_counter()
+        fitted, history = fit(
+            model,
+            train,
+            validation,
+            loss=chosen.loss,
+            settings=chosen.settings,
+            key=jax.random.fold_in(jax.random.key(seed), 1),
+            on_epoch=lambda h: on_epoch(seed, h),
+        )
+        return fitted, history, time.perf_counter() - begun
+
+    with ThreadPoolExecutor(max_workers=min(len(seeds), os.cpu_count() or 1)) as pool:
+        trained = list(pool.map(train_one, seeds, models))
+
+    truth = system.dynamics if isinstance(system.dynamics, PortHamiltonian) else None
+    outcomes = []
+    for seed, (fitted, history, train_seconds) in zip(seeds, trained, strict=True):
+        begun = time.perf_counter()
+        metrics = evaluate(fitted, data.test, truth=truth, noise=noise)
+        record = {
+            "system": system.name,
+            "model": model_name,
+            "preset": preset_name if settings is None else f"{preset_name} with {dataclasses.asdict(settings)}",
+            "seed": seed,
+            "noise": noise,
+            "parameters": parameter_count(fitted),
+            "metrics": metrics,
+            "best_epoch": history.best_epoch,
+            "seconds": {
+                "compile": round(compile_seconds, 3),
+                "train": round(train_seconds, 3),
+                "evaluate": round(time.perf_counter() - begun, 3),
+            },
+            "versions": versions(),
+            "commit": commit(),
+        }
+        outcomes.append(Outcome(record, fitted, history))
+    return outcomes
+
+
+def _noisy(part: Trajectories, noise: float, seed: int) -> Trajectories:
+    return part if noise == 0.0 else part.with_noise(noise, seed=seed)
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """What the numbers depend on."""
+    packages = ("phast", "jax", "equinox", "optax", "diffrax", "numpy")
+    found = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "source"
+    return found | {"python": platform.python_version()}
+
+
+@functools.cache
+def commit() -> str:
+    """The commit of the source tree that this package is run from, marked where files differ from it."""
+    root = Path(__file__).resolve().parent.parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + (
+            "+changes" if git("status", "--porcelain", "--", "phast") else ""
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"

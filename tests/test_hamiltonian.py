@@ -1,0 +1,224 @@
+"""The port-Hamiltonian structure: energy goes where Theorem 1 says, for every combination of components."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from phast.components.damping import ConstantDamping, Friction, HouseholderDamping, WindyDamping
+from phast.components.mass import (
+    ArmMass,
+    CartPoleMass,
+    CholeskyMass,
+    ConstantMass,
+    DoublePendulumMass,
+    LowRankMass,
+    NeuralMass,
+)
+from phast.components.parameter import Positive
+from phast.components.potential import ArmGravity, Cosine, PeriodicMLPPotential, Quadratic, QuadraticForm
+from phast.hamiltonian import PortHamiltonian
+from phast.manifold import Manifold
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+PAIR = Manifold.parse("x", "theta:angle")
+LINKS = {"lengths": (1.0, 0.8, 0.6), "centres": (0.5, 0.3, 0.3)}
+SAMPLES = 16
+
+
+def householder(manifold, key=3):
+    return HouseholderDamping.create(manifold, base=0.05, width=8, key=jax.random.key(key))
+
+
+# Each entry: degrees of freedom, inputs, and the system.
+SYSTEMS = {
+    "pendulum": (1, 1, lambda: PortHamiltonian(Cosine(9.81), ConstantMass(2.0), WindyDamping(0.1, 0.5, (0,)))),
+    "springs, low-rank mass": (
+        2,
+        1,
+        lambda: PortHamiltonian(
+            QuadraticForm(((2.0, 0.0), (-1.0, 1.5))),
+            LowRankMass.create(2, key=jax.random.key(1)),
+            householder(PAIR),
+            jnp.array([[0.7], [-1.3]]),
+        ),
+    ),
+    "cart-pole": (
+        2,
+        1,
+        lambda: PortHamiltonian(Cosine((0.0, 9.81)), CartPoleMass(), WindyDamping(0.1, 0.2, (1, 1)), ((1.0,), (0.0,))),
+    ),
+    "double pendulum": (
+        2,
+        2,
+        lambda: PortHamiltonian(Cosine((19.62, 9.81)), DoublePendulumMass(), ConstantDamping((0.1, 0.3))),
+    ),
+    "arm": (
+        3,
+        2,
+        lambda: PortHamiltonian(
+            ArmGravity((1.0, 2.0, 0.5), **LINKS),
+            ArmMass((1.0, 2.0, 0.5), inertias=(0.1, 0.2, 0.05), **LINKS),
+            Friction(0.1, 0.5, 0.2),
+            ((1.0, 0.0), (0.0, 0.0), (0.3, 2.0)),
+        ),
+    ),
+    "neural mass": (
+        2,
+        2,
+        lambda: PortHamiltonian(
+            PeriodicMLPPotential.create(PAIR, width=8, key=jax.random.key(1)),
+            NeuralMass.create(PAIR, width=8, key=jax.random.key(2)),
+            householder(PAIR),
+        ),
+    ),
+    "cholesky mass": (
+        2,
+        2,
+        lambda: PortHamiltonian(
+            Quadratic(1.0), CholeskyMass.create(PAIR, width=8, key=jax.random.key(2)), householder(PAIR)
+        ),
+    ),
+}
+every_system = pytest.mark.parametrize("n, inputs, make", SYSTEMS.values(), ids=SYSTEMS.keys())
+
+
+def states(*sizes):
+    rng = np.random.default_rng(0)
+    return [jnp.asarray(rng.uniform(-2.5, 2.5, (SAMPLES, size))) for size in sizes]
+
+
+def over_states(function, *arrays):
+    return [np.asarray(x) for x in jax.jit(jax.vmap(function))(*arrays)]
+
+
+def port_matrix(system, n):
+    return np.eye(n) if system.port is None else np.asarray(system.port)
+
+
+@every_system
+def test_energy_changes_by_what_the_port_supplies_and_the_damping_takes(n, inputs, make):
+    system = make()
+
+    def evaluate(q, p, u):
+        balance = system.power_balance(q, p, u)
+        _, rate = jax.jvp(system.energy, (q, p), system.vector_field(q, p, u))
+        return *balance, rate, *system.power_balance(q, p)
+
+    rate, dissipated, supplied, true_rate, free_rate, free_dissipated, free_supplied = over_states(
+        evaluate, *states(n, n, inputs)
+    )
+    np.testing.assert_allclose(rate, supplied - dissipated, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(rate, true_rate, rtol=1e-9, atol=1e-9)
+    assert dissipated.min() > 0.0
+    assert np.abs(supplied).min() > 0.0
+    np.testing.assert_allclose(free_rate, -free_dissipated, rtol=1e-9, atol=1e-9)
+    assert np.all(free_supplied == 0.0)
+
+
+@every_system
+def test_the_gradient_of_the_energy_matches_finite_differences(n, inputs, make):
+    system, h = make(), 1e-6
+
+    def difference(function, x):
+        return jax.vmap(lambda e: (function(x + h * e) - function(x - h * e)) / (2.0 * h))(jnp.eye(n))
+
+    def evaluate(q, p):
+        by_q, by_p = difference(lambda x: system.energy(x, p), q), difference(lambda x: system.energy(q, x), p)
+        return *system.gradient(q, p), by_q, by_p
+
+    dh_dq, dh_dp, by_q, by_p = over_states(evaluate, *states(n, n))
+    np.testing.assert_allclose(dh_dq, by_q, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(dh_dp, by_p, rtol=1e-6, atol=1e-7)
+
+
+@every_system
+def test_the_vector_field_is_j_minus_r_times_the_gradient_plus_the_port(n, inputs, make):
+    system = make()
+    G = port_matrix(system, n)
+
+    def evaluate(q, p, u):
+        dh_dq, v = jax.grad(system.energy, argnums=0)(q, p), jax.grad(system.energy, argnums=1)(q, p)
+        force = -dh_dq - system.damping.operator(q, v).dense() @ v + G @ u
+        return *system.vector_field(q, p, u), v, force, system.port_output(q, p), G.T @ v
+
+    dq, dp, v, force, y, expected_y = over_states(evaluate, *states(n, n, inputs))
+    np.testing.assert_allclose(dq, v, rtol=1e-9, atol=1e-10)
+    np.testing.assert_allclose(dp, force, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(y, expected_y, rtol=1e-9, atol=1e-10)
+    assert y.shape == (SAMPLES, inputs)
+
+
+@every_system
+def test_momentum_and_velocity_are_inverse_and_kinetic_energy_is_half_their_product(n, inputs, make):
+    system = make()
+
+    def evaluate(q, v):
+        p = system.momentum(q, v)
+        return p, system.velocity(q, p), system.energy(q, p) - system.potential(q)
+
+    q, v = states(n, n)
+    p, returned, kinetic = over_states(evaluate, q, v)
+    np.testing.assert_allclose(returned, v, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(kinetic, 0.5 * np.sum(p * v, axis=1), rtol=1e-9)
+    assert np.all(kinetic > 0.0)
+
+
+def test_a_system_is_separable_exactly_if_its_mass_is_constant():
+    assert {name for name, (_, _, make) in SYSTEMS.items() if make().separable} == {
+        "pendulum",
+        "springs, low-rank mass",
+    }
+
+
+# --- spectrum --------------------------------------------------------------------------------------------------------
+
+# At the origin these have a minimum of V.
+STABLE = {
+    "pendulum": SYSTEMS["pendulum"][2],
+    "springs, low-rank mass": SYSTEMS["springs, low-rank mass"][2],
+    "cart-pole on a spring": lambda: dataclasses.replace(SYSTEMS["cart-pole"][2](), potential=Quadratic((3.0, 9.81))),
+    "double pendulum": SYSTEMS["double pendulum"][2],
+    "cholesky mass": SYSTEMS["cholesky mass"][2],
+}
+
+
+@pytest.mark.parametrize("make", STABLE.values(), ids=STABLE.keys())
+def test_at_a_minimum_modes_decay_with_damping_and_only_turn_without(make):
+    system = make()
+    n = 1 if isinstance(system.damping, WindyDamping) and len(system.damping.angles) == 1 else 2
+    damped = np.asarray(system.spectrum(jnp.zeros(n)))
+    conservative = np.asarray(dataclasses.replace(system, damping=ConstantDamping(0.0)).spectrum(jnp.zeros(n)))
+    assert damped.shape == conservative.shape == (2 * n,)
+    assert damped.real.max() < -1e-4
+    assert np.abs(conservative.real).max() < 1e-10
+    assert np.abs(conservative.imag).min() > 0.1
+
+
+def test_a_pendulum_on_its_head_has_an_unstable_mode():
+    system = PortHamiltonian(Cosine(9.0), ConstantMass(1.0), ConstantDamping(0.0))
+    growth = np.sort(np.asarray(system.spectrum(jnp.array([np.pi]))).real)
+    np.testing.assert_allclose(growth, [-3.0, 3.0], rtol=1e-9)
+
+
+@eqx.filter_jit
+def _spring_spectrum(m, d, k):
+    positive = Positive.starting_at
+    system = PortHamiltonian(Quadratic(positive(k)), ConstantMass(positive(m)), ConstantDamping(positive(d)))
+    return system.spectrum(jnp.zeros(1))
+
+
+@given(st.floats(0.1, 10.0), st.floats(0.01, 10.0), st.floats(0.1, 10.0))
+def test_the_spectrum_of_a_spring_mass_damper_is_minus_sigma_plus_minus_i_omega(m, d, k):
+    sigma, squared = d / (2.0 * m), k / m - (d / (2.0 * m)) ** 2
+    assume(abs(squared) > 1e-3)  # a double eigenvalue is ill-conditioned
+    expected = -sigma + np.array([-1.0, 1.0]) * np.emath.sqrt(-squared)
+    found = np.asarray(_spring_spectrum(*map(jnp.asarray, (m, d, k))))
+    order = lambda values: np.array(sorted(values, key=lambda x: (round(x.imag, 9), x.real)))  # noqa: E731
+    np.testing.assert_allclose(order(found), order(expected), rtol=1e-8, atol=1e-9)

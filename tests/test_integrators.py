@@ -1,0 +1,485 @@
+"""Time steps tested by law: order of accuracy, symplecticity, reversibility, passivity, and their gradients."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.integrate
+import scipy.linalg
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+from phast.components.damping import ConstantDamping, HouseholderDamping, WindyDamping
+from phast.components.mass import CartPoleMass, ConstantMass, LowRankMass
+from phast.components.parameter import Positive
+from phast.components.potential import Cosine, PeriodicMLPPotential, Quadratic, QuadraticForm
+from phast.hamiltonian import PortHamiltonian
+from phast.integrators import (
+    CayleyNeumann,
+    ExactDamping,
+    ExplicitDamping,
+    ImplicitDamping,
+    ImplicitMidpoint,
+    Splitting,
+    Timestep,
+    Transition,
+    fourth_order,
+    leapfrog,
+)
+from phast.manifold import Manifold
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+PAIR = Manifold.parse("x", "theta:angle")
+FOUR = Manifold.parse("a", "b:angle", "c", "d:angle")
+
+CORES = {
+    "leapfrog": leapfrog,
+    "fourth order": fourth_order,
+    "implicit midpoint": ImplicitMidpoint,
+    "cayley-neumann": CayleyNeumann,
+}
+DAMPING_STEPS = {"explicit": ExplicitDamping, "implicit": ImplicitDamping, "exact": ExactDamping}
+every_core = pytest.mark.parametrize("core", CORES.values(), ids=CORES.keys())
+
+
+def pendulum():
+    """Damped by the wind; over the time of a test its angle stays positive, where |sin| is smooth."""
+    return PortHamiltonian(Cosine(4.0), ConstantMass(1.5), WindyDamping(0.3, 0.5, (0,)))
+
+
+def chain():
+    """Coupled nonlinear oscillators with a full mass matrix and low-rank damping."""
+    return PortHamiltonian(
+        Cosine((3.0, 2.0)),
+        LowRankMass(
+            Positive.starting_at(jnp.array([1.0, 2.0])),
+            Positive.starting_at(jnp.array([0.7])),
+            jnp.array([[1.0, -0.5]]),
+        ),
+        HouseholderDamping.create(PAIR, base=0.2, total_bound=0.5, width=4, harmonics=1, key=jax.random.key(0)),
+    )
+
+
+def cart_pole():
+    return PortHamiltonian(Cosine((0.0, 9.81)), CartPoleMass(), WindyDamping(0.3, 0.5, (1, 1)), ((1.0,), (0.0,)))
+
+
+def springs():
+    """A quadratic energy with a full stiffness and a full mass."""
+    return dataclasses.replace(chain(), potential=QuadraticForm(((1.5, 0.0), (-0.7, 1.0))))
+
+
+def without_damping(system):
+    return dataclasses.replace(system, damping=ConstantDamping(0.0))
+
+
+SYSTEMS = {"pendulum": pendulum, "chain": chain, "cart-pole": cart_pole, "springs": springs}
+START = {
+    "pendulum": ([1.2], [0.4]),
+    "chain": ([0.9, -0.7], [0.3, 0.8]),
+    "cart-pole": ([0.1, 1.0], [0.3, -0.2]),
+    "springs": ([0.9, -0.7], [0.3, 0.8]),
+}
+
+
+def start(name):
+    q, p = START[name]
+    return jnp.array(q), jnp.array(p)
+
+
+def random_state(seed, n, scale=1.5):
+    return jnp.asarray(np.random.default_rng(seed).uniform(-scale, scale, (2, n)))
+
+
+def suits(core, name):
+    return not core().needs_separable or SYSTEMS[name]().separable
+
+
+# --- order of accuracy -----------------------------------------------------------------------------------------------
+
+END = 0.5
+
+
+def reference(system, q, p, u=None):
+    """(q, p) at END, by an eighth-order Runge-Kutta method at close to machine precision."""
+    n = q.shape[0]
+    field = jax.jit(lambda x: jnp.concatenate(system.vector_field(x[:n], x[n:], u)))
+    solution = scipy.integrate.solve_ivp(
+        lambda t, x: np.asarray(field(x)), (0.0, END), np.concatenate([q, p]), "DOP853", rtol=1e-13, atol=1e-14
+    )
+    return solution.y[:, -1]
+
+
+def measured_order(step, q, p, expected, counts):
+    """The slope of log error against log dt, where ``step(q, p, dt)`` is one step."""
+
+    @jax.jit
+    def integrate(count):
+        dt = END / count
+        return jnp.concatenate(jax.lax.fori_loop(0, count, lambda _, state: step(*state, dt), (q, p)))
+
+    errors = [np.linalg.norm(integrate(count) - expected) for count in counts]
+    assert min(errors) > 1e-12  # above rounding, so that the slope means something
+    return np.polyfit(np.log(1.0 / np.array(counts)), np.log(errors), 1)[0]
+
+
+ORDER_CASES = [
+    (name, core) for name in ("pendulum", "chain", "cart-pole") for core in CORES if suits(CORES[core], name)
+]
+
+
+@pytest.mark.parametrize("name, core_name", ORDER_CASES)
+def test_cores_have_the_order_that_they_declare(name, core_name):
+    core, system = CORES[core_name](), without_damping(SYSTEMS[name]())
+    q, p = start(name)
+    u = jnp.array([0.7] if name == "cart-pole" else [0.7, -0.4][: q.shape[0]])
+    force = system.input_force(u)
+    expected = reference(system, q, p, u)
+    order = measured_order(lambda q, p, dt: core.step(system, q, p, force, dt), q, p, expected, (16, 32, 64))
+    assert order == pytest.approx(core.order, abs=0.12)
+
+
+def transition_step(core, damping, system, u=None):
+    def step(q, p, dt):
+        return Transition(core, damping, Timestep(Positive.starting_at(dt)))(system, q, p, u)
+
+    return step
+
+
+STRANG_CASES = {
+    "pendulum, leapfrog, exact": ("pendulum", leapfrog, ExactDamping, 2),
+    "pendulum, fourth order, exact": ("pendulum", fourth_order, ExactDamping, 2),
+    "pendulum, cayley-neumann, exact": ("pendulum", CayleyNeumann, ExactDamping, 2),
+    "pendulum, leapfrog, explicit": ("pendulum", leapfrog, ExplicitDamping, 1),
+    "pendulum, leapfrog, implicit": ("pendulum", leapfrog, ImplicitDamping, 1),
+    "chain, leapfrog, exact": ("chain", leapfrog, ExactDamping, 2),
+    "cart-pole, implicit midpoint, exact": ("cart-pole", ImplicitMidpoint, ExactDamping, 2),
+    "cart-pole, implicit midpoint, implicit": ("cart-pole", ImplicitMidpoint, ImplicitDamping, 1),
+}
+
+
+@pytest.mark.parametrize("name, core, damping, order", STRANG_CASES.values(), ids=STRANG_CASES.keys())
+def test_strang_splitting_has_second_order_with_exact_damping_and_first_without(name, core, damping, order):
+    system = SYSTEMS[name]()
+    q, p = start(name)
+    expected = reference(system, q, p)
+    slope = measured_order(transition_step(core(), damping(), system), q, p, expected, (32, 64, 128))
+    assert slope == pytest.approx(order, abs=0.12)
+
+
+# --- geometry of the cores -------------------------------------------------------------------------------------------
+
+
+def symplectic_defect(core, system, n, dt=0.1, seeds=range(5)):
+    """max ‖ΦᵀJΦ - J‖ over random states, Φ the Jacobian of one step."""
+    J = np.block([[np.zeros((n, n)), np.eye(n)], [-np.eye(n), np.zeros((n, n))]])
+
+    def step(x):
+        return jnp.concatenate(core.step(system, x[:n], x[n:], 0.3, dt))
+
+    jacobians = jax.jit(jax.vmap(jax.jacfwd(step)))(jnp.stack([random_state(s, n).reshape(-1) for s in seeds]))
+    return np.abs(np.einsum("sji,jk,skl->sil", jacobians, J, jacobians) - J).max()
+
+
+@pytest.mark.parametrize(
+    "name, core",
+    [
+        ("chain", leapfrog()),
+        ("chain", fourth_order()),
+        ("chain", ImplicitMidpoint()),
+        ("cart-pole", ImplicitMidpoint()),
+        ("springs", CayleyNeumann(terms=30)),
+    ],
+)
+def test_cores_are_symplectic(name, core):
+    assert symplectic_defect(core, SYSTEMS[name](), 2) < 1e-9
+
+
+def test_cayley_neumann_gains_symplecticity_with_terms_and_only_for_quadratic_energy():
+    defects = [symplectic_defect(CayleyNeumann(terms), springs(), 2) for terms in (1, 4, 12)]
+    assert defects[0] > 1e-6
+    assert defects[0] > 100.0 * defects[1] > 1e4 * defects[2]
+    assert symplectic_defect(CayleyNeumann(terms=30), chain(), 2) > 1e-8
+
+
+@pytest.mark.parametrize(
+    "name, core",
+    [
+        ("chain", leapfrog()),
+        ("chain", fourth_order()),
+        ("chain", ImplicitMidpoint()),
+        ("cart-pole", ImplicitMidpoint()),
+        ("springs", CayleyNeumann(terms=40)),
+    ],
+)
+def test_cores_run_backwards_along_the_way_they_came(name, core):
+    system = SYSTEMS[name]()
+
+    @jax.jit
+    def there_and_back(q, p):
+        away = core.step(system, q, p, 0.3, 0.2)
+        return away, core.step(system, *away, 0.3, -0.2)
+
+    for seed in range(4):
+        q, p = random_state(seed, 2)
+        away, back = there_and_back(q, p)
+        assert np.linalg.norm(away[0] - q) > 1e-3
+        np.testing.assert_allclose(jnp.stack(back), jnp.stack([q, p]), atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [leapfrog, fourth_order])
+def test_splitting_coefficients_are_consistent_and_palindromic(make):
+    core = make()
+    assert core.kicks == core.kicks[::-1]
+    assert core.drifts == core.drifts[::-1]
+    np.testing.assert_allclose([sum(core.kicks), sum(core.drifts)], 1.0, rtol=1e-14)
+
+
+def test_fourth_order_is_three_leapfrogs():
+    gamma = 1.0 / (2.0 - 2.0 ** (1.0 / 3.0))
+    system, (q, p) = chain(), start("chain")
+    once = fourth_order().step(system, q, p, 0.3, 0.2)
+    for length in (gamma, 1.0 - 2.0 * gamma, gamma):
+        q, p = leapfrog().step(system, q, p, 0.3, 0.2 * length)
+    np.testing.assert_allclose(jnp.stack(once), jnp.stack([q, p]), rtol=1e-12)
+
+
+def test_a_splitting_needs_one_kick_more_than_drifts():
+    with pytest.raises(ValueError, match="one kick more"):
+        Splitting(kicks=(0.5, 0.5), drifts=(0.5, 0.5), order=2)
+
+
+# --- linear and free motion ------------------------------------------------------------------------------------------
+
+
+@every_core
+def test_a_constant_force_on_a_free_mass_draws_the_parabola_exactly(core):
+    masses, u, dt = np.array([2.0, 0.5]), jnp.array([0.7, -1.1]), 0.4
+    system = PortHamiltonian(Quadratic(0.0), ConstantMass((2.0, 0.5)), ConstantDamping(0.0))
+    transition = Transition(core(), ExplicitDamping(), Timestep(dt, substeps=3))
+    q0, p0 = jnp.array([0.3, -0.2]), jnp.array([1.0, 2.0])
+    q, p = transition(system, q0, p0, u)
+    np.testing.assert_allclose(q, q0 + dt * p0 / masses + 0.5 * dt**2 * u / masses, rtol=1e-12)
+    np.testing.assert_allclose(p, p0 + dt * u, rtol=1e-12)
+
+
+def test_the_input_enters_through_the_port_matrix():
+    system = dataclasses.replace(without_damping(pendulum()), port=((2.0, -1.0),))
+    by_port = Transition(leapfrog(), ExactDamping(), Timestep(0.1))
+    q, p = start("pendulum")
+    direct = leapfrog().step(system, q, p, jnp.array([2.0 * 0.5 - 1.0 * 0.3]), 0.1)
+    np.testing.assert_allclose(jnp.stack(by_port(system, q, p, jnp.array([0.5, 0.3]))), jnp.stack(direct), rtol=1e-12)
+
+
+def oscillator_matrix(core, damping, m, d, k, dt):
+    """The 2 × 2 matrix of one transition of a damped spring."""
+    system = PortHamiltonian(Quadratic(k), ConstantMass(m), ConstantDamping(d))
+    transition = Transition(core, damping, Timestep(dt))
+
+    def step(x):
+        return jnp.concatenate(transition(system, x[:1], x[1:]))
+
+    return np.asarray(jax.jacfwd(step)(jnp.array([0.3, 0.4])))
+
+
+def test_steps_of_a_linear_oscillator_are_the_textbook_matrices():
+    m, k, dt = 2.0, 3.0, 0.3
+    a = 0.25 * dt**2 * k / m
+    cayley = np.array([[1.0 - a, dt / m], [-dt * k, 1.0 - a]]) / (1.0 + a)
+    verlet = np.array([[1.0 - 2.0 * a, dt / m], [-dt * k * (1.0 - a), 1.0 - 2.0 * a]])
+    exact = ExactDamping()
+    np.testing.assert_allclose(oscillator_matrix(leapfrog(), exact, m, 0.0, k, dt), verlet, rtol=1e-12)
+    np.testing.assert_allclose(oscillator_matrix(ImplicitMidpoint(), exact, m, 0.0, k, dt), cayley, rtol=1e-9)
+    np.testing.assert_allclose(oscillator_matrix(CayleyNeumann(30), exact, m, 0.0, k, dt), cayley, rtol=1e-12)
+    decay = np.diag([1.0, np.exp(-0.5 * dt * 0.8 / m)])
+    damped = oscillator_matrix(leapfrog(), exact, m, 0.8, k, dt)
+    np.testing.assert_allclose(damped, decay @ verlet @ decay, rtol=1e-12)
+
+
+@pytest.mark.parametrize("core", [leapfrog, fourth_order])
+def test_an_explicit_splitting_refuses_a_mass_that_depends_on_position(core):
+    transition = Transition(core(), ExactDamping(), Timestep(0.01))
+    with pytest.raises(TypeError, match=r"CartPoleMass.*ImplicitMidpoint"):
+        transition(cart_pole(), *start("cart-pole"))
+
+
+# --- damping half-steps ----------------------------------------------------------------------------------------------
+
+
+def stiff_system(constant_mass):
+    masses = LowRankMass.create(4, terms=2, key=jax.random.key(1)) if constant_mass else None
+    damping = HouseholderDamping.create(FOUR, base=0.0, rank=3, width=4, harmonics=1, key=jax.random.key(2))
+    if masses is None:
+        damping = HouseholderDamping.create(PAIR, base=0.0, rank=3, width=4, harmonics=1, key=jax.random.key(2))
+        return PortHamiltonian(Quadratic(0.0), CartPoleMass(), damping)
+    return PortHamiltonian(Quadratic(0.0), masses, damping)
+
+
+@eqx.filter_jit
+def _kinetic_energies(half_step, system, noise, stiffness, q, p, h):
+    """Before and after a half-step with noise on all parameters and D made ``stiffness`` times as strong."""
+    trainable, rest = eqx.partition(system, eqx.is_inexact_array)
+    flat, unflatten = ravel_pytree(trainable)
+    system = eqx.combine(unflatten(flat + noise[: flat.size]), rest)
+    raise_strengths = lambda b: b + stiffness  # noqa: E731
+    system = eqx.tree_at(lambda s: s.damping.strength_network.biases[-1], system, replace_fn=raise_strengths)
+    return system.energy(q, p), system.energy(q, half_step.step(system, q, p, h))
+
+
+@pytest.mark.parametrize("constant_mass", [True, False], ids=["low-rank mass", "M(q)"])
+@pytest.mark.parametrize("half_step", [ImplicitDamping, ExactDamping])
+@given(st.integers(0, 2**31 - 1), st.floats(-3.0, 3.0), st.sampled_from([0.0, 10.0, 1e3]))
+def test_implicit_and_exact_damping_never_raise_the_energy(half_step, constant_mass, seed, log_h, stiffness):
+    rng = np.random.default_rng(seed)
+    n = 4 if constant_mass else 2
+    q, p = (jnp.asarray(rng.normal(size=n) * 2.0) for _ in range(2))
+    noise, h = jnp.asarray(rng.normal(size=400)), jnp.asarray(10.0**log_h)
+    before, after = _kinetic_energies(half_step(), stiff_system(constant_mass), noise, stiffness, q, p, h)
+    assert 0.0 <= after <= before * (1.0 + 1e-9)
+
+
+@given(st.integers(0, 2**31 - 1), st.floats(-3.0, 1.0))
+def test_explicit_damping_changes_the_energy_by_the_formula_of_appendix_a2(seed, log_h):
+    rng = np.random.default_rng(seed)
+    q, p = (jnp.asarray(rng.normal(size=4)) for _ in range(2))
+    h = 10.0**log_h
+    system = stiff_system(True)
+    D, M = np.asarray(system.damping.operator(q, p).dense()), np.asarray(system.mass.operator(q).dense())
+    v = np.linalg.solve(M, p)
+    before, after = _kinetic_energies(ExplicitDamping(), system, jnp.zeros(400), 0.0, q, p, jnp.asarray(h))
+    expected = -h * v @ D @ v + 0.5 * h**2 * v @ D @ np.linalg.solve(M, D @ v)
+    np.testing.assert_allclose(after - before, expected, rtol=1e-7, atol=1e-9 * (1.0 + float(after)))
+    if h * np.linalg.eigvalsh(D).max() / np.linalg.eigvalsh(M).min() <= 2.0:
+        assert after <= before * (1.0 + 1e-9)
+
+
+def test_explicit_damping_raises_the_energy_where_it_is_stiff_and_the_others_do_not():
+    system = PortHamiltonian(Quadratic(0.0), ConstantMass(1.0), ConstantDamping(1e3))
+    q, p = jnp.zeros(1), jnp.ones(1)
+    energy = {name: system.energy(q, make().step(system, q, p, 0.01)) for name, make in DAMPING_STEPS.items()}
+    assert energy["explicit"] > 10.0 * system.energy(q, p)
+    assert energy["implicit"] < 0.01 * system.energy(q, p)
+    assert energy["exact"] < energy["implicit"]
+
+
+@pytest.mark.parametrize("name", ["chain", "cart-pole"])
+def test_damping_half_steps_equal_their_formulas(name):
+    system, (q, p), h = SYSTEMS[name](), start(name), 0.7
+    M = np.asarray(system.mass.operator(q).dense())
+    D = np.asarray(system.damping.operator(q, p).dense())
+    rate = D @ np.linalg.inv(M)
+    expected = {
+        "explicit": p - h * rate @ p,
+        "implicit": M @ np.linalg.solve(M + h * D, p),
+        "exact": scipy.linalg.expm(-h * rate) @ p,
+    }
+    for step_name, make in DAMPING_STEPS.items():
+        np.testing.assert_allclose(make().step(system, q, p, h), expected[step_name], rtol=1e-9, err_msg=step_name)
+
+
+def test_exact_damping_of_diagonal_operators_is_elementwise():
+    system = PortHamiltonian(Quadratic(1.0), ConstantMass((1.0, 2.0)), ConstantDamping((0.5, 3.0)))
+    p = jnp.array([0.3, -0.8])
+    expected = p * np.exp(-0.7 * np.array([0.5 / 1.0, 3.0 / 2.0]))
+    np.testing.assert_allclose(ExactDamping().step(system, jnp.zeros(2), p, 0.7), expected, rtol=1e-12)
+
+
+def test_exact_damping_of_one_coordinate_is_a_decay():
+    manifold = Manifold.parse("theta:angle")
+    damping = HouseholderDamping.create(manifold, base=0.2, rank=2, width=4, key=jax.random.key(0))
+    system = PortHamiltonian(Cosine(1.0), ConstantMass(2.0), damping)
+    q, p = start("pendulum")
+    total = 0.2 + np.sum(damping.strengths(q))
+    np.testing.assert_allclose(ExactDamping().step(system, q, p, 0.7), p * np.exp(-0.7 * total / 2.0), rtol=1e-9)
+
+
+# --- timesteps and substeps ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("substeps", [1, 4])
+def test_substeps_equal_as_many_shorter_transitions(substeps):
+    system, (q, p), u = chain(), start("chain"), jnp.array([0.3, -0.1])
+    once = Transition(leapfrog(), ExactDamping(), Timestep(0.2, substeps))(system, q, p, u)
+    for _ in range(substeps):
+        q, p = Transition(leapfrog(), ExactDamping(), Timestep(0.2 / substeps))(system, q, p, u)
+    np.testing.assert_allclose(jnp.stack(once), jnp.stack([q, p]), rtol=1e-12)
+
+
+def test_a_duration_per_substep_equals_their_composition_in_order():
+    system, (q, p), durations = chain(), start("chain"), [0.05, 0.2, 0.1]
+    timestep = Timestep(Positive.starting_at(jnp.array(durations)), 3)
+    once = Transition(leapfrog(), ExactDamping(), timestep)(system, q, p)
+    for duration in durations:
+        q, p = Transition(leapfrog(), ExactDamping(), Timestep(duration))(system, q, p)
+    np.testing.assert_allclose(jnp.stack(once), jnp.stack([q, p]), rtol=1e-10)
+
+
+def test_durations_must_be_as_many_as_the_substeps():
+    with pytest.raises(ValueError, match="substeps"):
+        Timestep(Positive.starting_at(jnp.array([0.1, 0.1])), substeps=3)
+
+
+@pytest.mark.parametrize("length, count", [(None, 0), ((), 1), ((3,), 3)], ids=["given", "shared", "each"])
+def test_a_timestep_trains_none_one_or_one_number_per_substep(length, count, trainable_count):
+    duration = 0.3 if length is None else Positive.starting_at(jnp.full(length, 0.3 if length == () else 0.1))
+    transition = Transition(leapfrog(), ExactDamping(), Timestep(duration, 3))
+    assert trainable_count(transition) == count
+    np.testing.assert_allclose(sum(transition.timestep.pieces()), 0.3, rtol=1e-12)
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+GRADIENT_CASES = {
+    "leapfrog": (leapfrog, ExactDamping, chain, ()),
+    "fourth order": (fourth_order, ImplicitDamping, chain, (2,)),
+    "cayley-neumann": (CayleyNeumann, ExplicitDamping, chain, ()),
+    "implicit midpoint": (ImplicitMidpoint, ExactDamping, chain, (2,)),
+    "implicit midpoint, M(q)": (ImplicitMidpoint, ImplicitDamping, "learned cart-pole", ()),
+}
+
+
+def learned_cart_pole():
+    return PortHamiltonian(
+        PeriodicMLPPotential.create(PAIR, width=4, harmonics=1, key=jax.random.key(0)),
+        CartPoleMass(*[Positive.uninformed() for _ in range(3)]),
+        HouseholderDamping.create(PAIR, base=0.1, width=4, harmonics=1, key=jax.random.key(1)),
+    )
+
+
+@pytest.mark.parametrize("core, damping, make, shape", GRADIENT_CASES.values(), ids=GRADIENT_CASES.keys())
+def test_gradients_through_a_transition_match_finite_differences(core, damping, make, shape):
+    """Of a rollout with respect to everything: each parameter, each duration, the initial state and the input."""
+    system = learned_cart_pole() if make == "learned cart-pole" else make()
+    timestep = Timestep(Positive.starting_at(jnp.full(shape, 0.2)), substeps=2)
+    everything = (Transition(core(), damping(), timestep), system, *start("chain"), jnp.array([0.3, -0.2]))
+    trainable, rest = eqx.partition(everything, eqx.is_inexact_array)
+    flat, unflatten = ravel_pytree(trainable)
+
+    @jax.jit
+    def loss(x):
+        transition, system, q, p, u = eqx.combine(unflatten(x), rest)
+        q, p = transition(system, *transition(system, q, p, u), u)
+        return jnp.sum(jnp.sin(q) + 0.5 * p**2)
+
+    gradient, h = np.asarray(jax.jit(jax.grad(loss))(flat)), 1e-5
+    directions = np.random.default_rng(0).normal(size=(6, flat.size))
+    timestep_only = ravel_pytree(jax.tree.map(jnp.zeros_like, trainable))[0].at[: max(1, sum(shape))].set(1.0)
+    for direction in (*directions, np.asarray(timestep_only)):
+        difference = (loss(flat + h * direction) - loss(flat - h * direction)) / (2.0 * h)
+        assert abs(difference) > 1e-4
+        np.testing.assert_allclose(gradient @ direction, difference, rtol=2e-6, atol=1e-8)
+
+
+def test_implicit_midpoint_solves_its_equation_in_either_precision():
+    for double, tolerance in ((False, 2e-6), (True, 1e-12)):
+        with jax.enable_x64(double):
+            system, (q, p), dt = cart_pole(), start("cart-pole"), 0.1
+            next_q, next_p = ImplicitMidpoint().step(system, q, p, 0.0, dt)
+            dh_dq, v = system.gradient(0.5 * (q + next_q), 0.5 * (p + next_p))
+            np.testing.assert_allclose(next_q - q, dt * v, atol=tolerance)
+            np.testing.assert_allclose(next_p - p, -dt * dh_dq, atol=tolerance)
