@@ -292,9 +292,8 @@ def forecast(
             "mse_median": float(np.median(wrapped.mean(axis=(1, 2)))),
             "rms_final": float(np.sqrt(wrapped[:, -1].mean())),
         }
-        print(
-            f"mean squared error over {known} steps: {_figure(summary['mse'])} (median {_figure(summary['mse_median'])})"
-        )
+        mean, median = _figure(summary["mse"]), _figure(summary["mse_median"])
+        print(f"mean squared error over {known} steps: {mean} (median over trajectories {median})")
     if output is not None:
         save_trajectories(Trajectories(np.asarray(future, dtype=float), data.dt, data.manifold), output)
         print(f"{len(data)} forecasts of {horizon} steps: {output}")

@@ -234,8 +234,10 @@ def _follow(system: System, q0: np.ndarray, p0: np.ndarray, length: int, dt: flo
     if not (np.isfinite(dt) and dt > 0.0):
         raise ValueError(f"dt must be a positive number of seconds between samples, got {dt}")
     with jax.enable_x64(True):
+        # Constants enter as values, so that systems which differ in nothing else share one compiled program.
+        dynamics = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf, system.dynamics)
         t, tolerance = jnp.asarray(dt * np.arange(length)), jnp.asarray(TOLERANCE)
-        q, p, v, reached = map(np.asarray, _solve(system.dynamics, q0, p0, t, tolerance))
+        q, p, v, reached = map(np.asarray, _solve(dynamics, q0, p0, t, tolerance))
     if not reached.all():
         stuck = int(np.argmin(reached))
         last = dt * (np.isfinite(q[stuck]).all(axis=-1).sum() - 1)

@@ -79,7 +79,7 @@ def take_over(model: Phast, q: Float[Array, "B T n"], context: int, horizon: int
 
 
 def first_step_floor(test: Trajectories) -> float:
-    """E|v₀|² dt² / (T - 1): no model can avoid it in the all-steps next-step error, since q₀ alone tells no velocity."""
+    """E|v₀|² dt² / (T - 1): unavoidable in the all-steps next-step error, since q₀ alone tells no velocity."""
     if test.v is not None:
         steps = np.asarray(test.v[:, 0]) * test.dt
     else:
