@@ -149,6 +149,7 @@ def demo(
 
     from phast.demo import CONTEXT, HORIZON, run
     from phast.models import model_builder
+    from phast.tables import figure
 
     model_builder(model)
     begun = time.perf_counter()
@@ -162,7 +163,7 @@ def demo(
     _print_table(
         ["", "mean", "median"],
         [
-            [mode, _figure(metrics[f"{key}_h{HORIZON}"]), _figure(metrics[f"{key}_h{HORIZON}_median"])]
+            [mode, figure(metrics[f"{key}_h{HORIZON}"]), figure(metrics[f"{key}_h{HORIZON}_median"])]
             for mode, key in (
                 ("autoregressive", "rollout_theta_wrap_mse"),
                 ("takeover", "rollout_takeover_theta_wrap_mse"),
@@ -273,6 +274,7 @@ def forecast(
 
     from phast.api import forecast
     from phast.datasets import Trajectories, save_trajectories
+    from phast.tables import figure
 
     model, data = _model_and_data(model_file, data_file, float64)
     if data.length < context:
@@ -292,7 +294,7 @@ def forecast(
             "mse_median": float(np.median(wrapped.mean(axis=(1, 2)))),
             "rms_final": float(np.sqrt(wrapped[:, -1].mean())),
         }
-        mean, median = _figure(summary["mse"]), _figure(summary["mse_median"])
+        mean, median = figure(summary["mse"]), figure(summary["mse_median"])
         print(f"mean squared error over {known} steps: {mean} (median over trajectories {median})")
     if output is not None:
         save_trajectories(Trajectories(np.asarray(future, dtype=float), data.dt, data.manifold), output)
@@ -319,6 +321,7 @@ def filter_command(
 
     from phast.api import filter_states
     from phast.datasets import Trajectories, save_trajectories
+    from phast.tables import figure
 
     if not (noise > 0 and process > 0):
         raise InputError("--noise and --process are standard deviations: give positive numbers")
@@ -329,7 +332,7 @@ def filter_command(
     )
     save_trajectories(filtered, output)
     rms = float(np.sqrt(np.mean(states.innovation[:, 1:] ** 2)))
-    print(f"rms surprise per measurement: {_figure(rms)}   states: {output}")
+    print(f"rms surprise per measurement: {figure(rms)}   states: {output}")
 
 
 @app.command()
@@ -377,6 +380,43 @@ def evaluate(
         records += [outcome.record for outcome in outcomes]
         _write_json(json_file, records)
     _print_comparison(records, chosen)
+
+
+@app.command()
+def reproduce(
+    table: Annotated[list[str] | None, typer.Argument(help="Tables to make; see --list.")] = None,
+    list_tables: Annotated[bool, typer.Option("--list", help="Name the tables.")] = False,
+    results: Annotated[Path, typer.Option(help="Folder of records; missing runs are added to it.")] = Path("results"),
+    markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False,
+) -> None:
+    """Make a table of the paper from the records in ``results``, running only what is missing."""
+    from phast.suite import run_missing
+    from phast.systems import system
+    from phast.tables import HEADER, TABLES, cells, compare, paper_table
+    from phast.tables import markdown as as_markdown
+
+    if list_tables or not table:
+        _print_table(["table", "what"], [[t.name, t.title] for t in TABLES.values()])
+        return
+    for wanted in [paper_table(name) for name in table]:
+        records = []
+        for name in wanted.systems:
+            for model in wanted.models:
+                with _progress(f"{model} on {name}", seeds=wanted.seeds) as on_epoch:
+                    records += run_missing(
+                        results,
+                        system(name),
+                        model,
+                        preset_name=wanted.preset,
+                        seeds=range(wanted.seeds),
+                        on_epoch=on_epoch,
+                    )
+        rows = compare(records, wanted.metrics)
+        print(f"\n{wanted.title}\n")
+        if markdown:
+            print(as_markdown(rows))
+        else:
+            _print_table(HEADER, cells(rows))
 
 
 @app.command()
@@ -433,7 +473,7 @@ def _template(text: str) -> "AbstractPotential":
 
 def _print_comparison(records: list[dict[str, Any]], system) -> None:
     from phast.metrics import error_name
-    from phast.tables import compare
+    from phast.tables import HEADER, cells, compare
 
     kind = error_name(system.manifold)
     shown = [
@@ -447,20 +487,10 @@ def _print_comparison(records: list[dict[str, Any]], system) -> None:
         "floor",
         "next_step_after_burn_in",
     ]
-    rows = []
-    for cell in compare(records, shown):
-        theirs = "" if cell.published is None else f"{_figure(cell.published[0])} ± {_figure(cell.published[1])}"
-        ratio = "" if cell.published is None or cell.published[0] <= 0 else f"{cell.mean / cell.published[0]:.3g}"
-        ours = _figure(cell.mean) + (f" ± {_figure(cell.deviation)}" if cell.seeds > 1 else "")
-        rows.append([cell.model, cell.metric, ours, _figure(cell.median), theirs, ratio])
     seeds = len({record["seed"] for record in records})
-    counts = ", ".join(f"{m}: {p:,}" for m, p in {r["model"]: r["parameters"] for r in records}.items())
-    print(f"\n{system.title}: {seeds} seed(s), preset {records[0]['preset']}; parameters {counts}")
-    _print_table(["model", "metric", "ours", "median seed", "paper", "ours/paper"], rows)
-
-
-def _figure(value: float) -> str:
-    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
+    counts = ", ".join(f"{m} {p:,}" for m, p in {r["model"]: r["parameters"] for r in records}.items())
+    print(f"\n{system.title}: {seeds} seed(s), preset {records[0]['preset']}; parameters: {counts}")
+    _print_table(HEADER, cells(compare(records, shown)))
 
 
 def _print_table(header: list[str], rows: list[list[str]]) -> None:

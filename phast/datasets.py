@@ -10,11 +10,10 @@ import dataclasses
 import hashlib
 import os
 import re
-import uuid
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import diffrax
 import equinox as eqx
@@ -25,6 +24,8 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
+from phast.errors import InputError
+from phast.files import cache_directory, replacing
 from phast.hamiltonian import AbstractDynamics
 from phast.manifold import Manifold
 from phast.systems import System
@@ -39,34 +40,35 @@ _CACHE_FORMAT = "1"
 class Trajectories:
     """N trajectories of T positions each, sampled every ``dt``; what a simulator also knows stands beside them.
 
-    ``p`` and ``v`` are the true momenta and velocities, ``u`` the inputs; ``None`` where they were not recorded.
+    ``q`` is (N, T, n). ``p`` and ``v`` are the true momenta and velocities, (N, T, n), and ``u`` the inputs, (N, T, m);
+    ``None`` where they were not recorded. All become float64, and what does not fit is refused.
     """
 
-    q: Float[np.ndarray, "N T n"]
+    q: np.ndarray
     dt: float
     manifold: Manifold
-    p: Float[np.ndarray, "N T n"] | None = None
-    v: Float[np.ndarray, "N T n"] | None = None
-    u: Float[np.ndarray, "N T m"] | None = None
+    p: np.ndarray | None = None
+    v: np.ndarray | None = None
+    u: np.ndarray | None = None
 
     def __post_init__(self):
         names = self.manifold.names
         q = _floats(self.q, "q")
         if q.ndim != 3:
-            raise ValueError(
+            raise InputError(
                 f"q must have the axes (trajectory, step, coordinate), got shape {q.shape}: use as_trajectories"
             )
         if q.size == 0:
-            raise ValueError(f"q holds no samples, its shape is {q.shape}: give at least one trajectory of one step")
+            raise InputError(f"q holds no samples, its shape is {q.shape}: give at least one trajectory of one step")
         if q.shape[2] != len(names):
-            raise ValueError(
+            raise InputError(
                 f"q has {q.shape[2]} coordinate(s) but the manifold has {len(names)} ({', '.join(names)}): "
                 "name each coordinate once"
             )
         _require_finite(q, "q", names)
         dt = float(self.dt)
         if not (np.isfinite(dt) and dt > 0.0):
-            raise ValueError(f"dt must be a positive number of seconds between samples, got {dt}")
+            raise InputError(f"dt must be a positive number of seconds between samples, got {dt}")
         checked = {"q": q, "dt": dt}
         for name, channels in (("p", names), ("v", names), ("u", None)):
             if (given := getattr(self, name)) is not None:
@@ -99,9 +101,9 @@ class Trajectories:
     def windows(self, length: int, stride: int = 1) -> "Trajectories":
         """All stretches of ``length`` steps, begun every ``stride`` steps, as trajectories of their own."""
         if not 1 <= length <= self.length:
-            raise ValueError(f"a window of {length} steps does not fit {self.length}: use 1 to {self.length}")
+            raise InputError(f"a window of {length} steps does not fit {self.length}: use 1 to {self.length}")
         if stride < 1:
-            raise ValueError(f"the stride between windows must be at least 1, got {stride}")
+            raise InputError(f"the stride between windows must be at least 1, got {stride}")
 
         def cut(x: np.ndarray) -> np.ndarray:
             views = np.lib.stride_tricks.sliding_window_view(x, length, axis=1)[:, ::stride]
@@ -112,7 +114,7 @@ class Trajectories:
     def with_noise(self, sigma: float, seed: int) -> "Trajectories":
         """A copy with N(0, σ²) added to the positions; momenta and velocities stay the true ones."""
         if not (np.isfinite(sigma) and sigma >= 0.0):
-            raise ValueError(f"the noise level must be zero or a positive number, got {sigma}")
+            raise InputError(f"the noise level must be zero or a positive number, got {sigma}")
         noise = np.random.default_rng(seed).normal(0.0, sigma, self.q.shape)
         return dataclasses.replace(self, q=self.q + noise)
 
@@ -128,9 +130,9 @@ def _floats(data: ArrayLike, name: str) -> np.ndarray:
     try:
         array = np.asarray(data)
     except ValueError:
-        raise ValueError(f"{name} has rows of different lengths: cut them to equal length") from None
+        raise InputError(f"{name} has rows of different lengths: cut them to equal length") from None
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"{name} must hold numbers, got {array.dtype}: drop or convert the other columns")
+        raise InputError(f"{name} must hold numbers, got {array.dtype}: drop or convert the other columns")
     return array.astype(np.float64)
 
 
@@ -139,7 +141,7 @@ def _require_finite(x: np.ndarray, name: str, channels: Sequence[str] | None) ->
     if len(bad):
         trajectory, step, i = map(int, bad[0])
         channel = i if channels is None else f"'{channels[i]}'"
-        raise ValueError(
+        raise InputError(
             f"{name} is {x[trajectory, step, i]} at trajectory {trajectory}, step {step}, coordinate {channel} "
             f"({len(bad)} such value(s) in all): fill or drop missing samples first"
         )
@@ -150,7 +152,7 @@ def _beside(q: np.ndarray, x: np.ndarray, name: str, channels: Sequence[str] | N
     expected = q.shape if channels is not None else (*q.shape[:2], "inputs")
     if x.ndim != 3 or x.shape[:2] != q.shape[:2] or (channels is not None and x.shape != q.shape):
         shape = ", ".join(map(str, expected))
-        raise ValueError(f"{name} has shape {x.shape} but q has {q.shape}: give {name} the shape ({shape})")
+        raise InputError(f"{name} has shape {x.shape} but q has {q.shape}: give {name} the shape ({shape})")
     _require_finite(x, name, channels)
     return x
 
@@ -174,7 +176,7 @@ def as_trajectories(
         parts = [_steps_by_coordinates(_floats(part, f"trajectory {i}")) for i, part in enumerate(data)]
         for i, part in enumerate(parts):
             if part.shape != parts[0].shape:
-                raise ValueError(
+                raise InputError(
                     f"trajectory {i} has shape {part.shape} but trajectory 0 has {parts[0].shape}: "
                     "cut them to equal length"
                 )
@@ -188,7 +190,7 @@ def as_trajectories(
 
 def _steps_by_coordinates(part: np.ndarray) -> Float[np.ndarray, "T n"]:
     if part.ndim not in (1, 2):
-        raise ValueError(f"a trajectory must have shape (T,) or (T, n), and several (N, T, n); got {part.shape}")
+        raise InputError(f"a trajectory must have shape (T,) or (T, n), and several (N, T, n); got {part.shape}")
     return part[:, None] if part.ndim == 1 else part
 
 
@@ -201,7 +203,7 @@ def _columns(frame: pd.DataFrame, names: Sequence[str]) -> Float[np.ndarray, "ro
     headings = {str(column).partition(":")[0]: column for column in frame.columns}
     missing = [name for name in names if name not in headings]
     if missing:
-        raise ValueError(f"no column '{missing[0]}': the columns are {', '.join(map(str, frame.columns))}")
+        raise InputError(f"no column '{missing[0]}': the columns are {', '.join(map(str, frame.columns))}")
     return np.stack([_floats(frame[headings[name]].to_numpy(), f"column '{name}'") for name in names], axis=-1)
 
 
@@ -216,11 +218,11 @@ def simulate(system: System, count: int, *, length: int = 200, dt: float | None 
 
 def _initial_states(system: System, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     if count < 1:
-        raise ValueError(f"the number of trajectories must be at least 1, got {count}")
+        raise InputError(f"the number of trajectories must be at least 1, got {count}")
     q0, p0 = (_floats(x, "an initial state") for x in system.initial(np.random.default_rng(seed), count))
     expected = (count, system.manifold.size)
     if q0.shape != expected or p0.shape != expected:
-        raise ValueError(
+        raise InputError(
             f"'{system.name}': initial(rng, {count}) must return two arrays of shape {expected}, "
             f"got {q0.shape} and {p0.shape}"
         )
@@ -230,18 +232,16 @@ def _initial_states(system: System, count: int, seed: int) -> tuple[np.ndarray, 
 def _follow(system: System, q0: np.ndarray, p0: np.ndarray, length: int, dt: float) -> Trajectories:
     """From these initial states, in float64 whatever precision the process computes in."""
     if length < 2:
-        raise ValueError(f"a simulated trajectory needs at least 2 samples, got {length}")
+        raise InputError(f"a simulated trajectory needs at least 2 samples, got {length}")
     if not (np.isfinite(dt) and dt > 0.0):
-        raise ValueError(f"dt must be a positive number of seconds between samples, got {dt}")
+        raise InputError(f"dt must be a positive number of seconds between samples, got {dt}")
     with jax.enable_x64(True):
-        # Constants enter as values, so that systems which differ in nothing else share one compiled program.
-        dynamics = jax.tree.map(lambda leaf: jnp.asarray(leaf) if isinstance(leaf, float) else leaf, system.dynamics)
         t, tolerance = jnp.asarray(dt * np.arange(length)), jnp.asarray(TOLERANCE)
-        q, p, v, reached = map(np.asarray, _solve(dynamics, q0, p0, t, tolerance))
+        q, p, v, reached = map(np.asarray, _solve(system.dynamics, q0, p0, t, tolerance))
     if not reached.all():
         stuck = int(np.argmin(reached))
         last = dt * (np.isfinite(q[stuck]).all(axis=-1).sum() - 1)
-        raise RuntimeError(
+        raise InputError(
             f"'{system.name}': trajectory {stuck} cannot be followed beyond t = {last:g} (it diverges or turns stiff): "
             "use fewer samples, a smaller dt or milder initial states"
         )
@@ -313,27 +313,19 @@ def benchmark_split(
     Simulated once per machine: the result stays in the cache directory.
     """
     if min(sizes) < 1:
-        raise ValueError(f"each part of a split needs at least one trajectory, got sizes {sizes}")
+        raise InputError(f"each part of a split needs at least one trajectory, got sizes {sizes}")
     dt = system.dt if dt is None else dt
     q0, p0 = _initial_states(system, sum(sizes), seed)
-    path = _cache_directory() / f"{_fingerprint(system, q0, p0, length, dt)}.npz"
+    path = cache_directory() / f"{_fingerprint(system, q0, p0, length, dt)}.npz"
     data = _recall(path, system.manifold, (*q0.shape[:1], length, *q0.shape[1:]))
     if data is None:
         data = _follow(system, q0, p0, length, dt)
-        with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not the result
+        with contextlib.suppress(OSError, InputError):  # a cache that cannot be written costs time, not the result
             path.parent.mkdir(parents=True, exist_ok=True)
             save_trajectories(data, path)
     train, validation = sizes[0], sizes[0] + sizes[1]
     cuts = slice(0, train), slice(train, validation), slice(validation, None)
     return Split(*(data.subset(cut) for cut in cuts))
-
-
-def _cache_directory() -> Path:
-    if chosen := os.environ.get("PHAST_CACHE"):
-        return Path(chosen)
-    if base := os.environ.get("XDG_CACHE_HOME"):
-        return Path(base) / "phast"
-    return Path.home() / ".cache" / "phast"
 
 
 def _fingerprint(system: System, q0: np.ndarray, p0: np.ndarray, length: int, dt: float) -> str:
@@ -367,7 +359,7 @@ def save_trajectories(data: Trajectories, path: str | os.PathLike) -> None:
     """
     path = Path(path)
     suffix = _suffix(path)
-    with _replacing(path) as file:
+    with replacing(path) as file:
         if suffix == ".npz":
             np.savez(file, dt=data.dt, coordinates=np.array(_headings(data.manifold)), **data.arrays())
         elif suffix == ".csv":
@@ -386,32 +378,20 @@ def load_trajectories(
     path = Path(path)
     suffix = _suffix(path)
     if not path.is_file():
-        raise FileNotFoundError(f"no such file: '{path}'")
+        raise InputError(f"no such file: '{path}'")
     try:
         if suffix == ".npz":
             return _from_arrays(path, dt, coordinates)
-        frame = pd.read_csv(path, float_precision="round_trip") if suffix == ".csv" else pd.read_parquet(path)
+        frame = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
         return _from_table(frame, dt, coordinates)
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"'{path}': {str(error).partition(chr(10))[0]}") from error
+        raise InputError(f"'{path}': {str(error).partition(chr(10))[0]}") from error
 
 
 def _suffix(path: Path) -> str:
     if path.suffix not in (".csv", ".parquet", ".npz"):
-        raise ValueError(f"'{path}': the ending must be .csv, .parquet or .npz, not '{path.suffix}'")
+        raise InputError(f"'{path}': the ending must be .csv, .parquet or .npz, not '{path.suffix}'")
     return path.suffix
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only once it is whole."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _headings(manifold: Manifold) -> list[str]:
@@ -439,7 +419,7 @@ def _from_table(frame: pd.DataFrame, dt: float | None, coordinates: Sequence[str
     labels = frame["trajectory"] if "trajectory" in frame else pd.Series(0, index=frame.index)
     lengths = labels.value_counts(sort=False)
     if lengths.nunique() != 1:
-        raise ValueError(
+        raise InputError(
             f"trajectories have {lengths.min()} to {lengths.max()} rows: cut them to equal length"
             if len(lengths)
             else "the table has no rows"
@@ -461,13 +441,13 @@ def _from_table(frame: pd.DataFrame, dt: float | None, coordinates: Sequence[str
 def _spacing(t: Float[np.ndarray, "N T"] | None) -> float:
     """dt from the times, which must be evenly spaced."""
     if t is None or t.shape[1] < 2:
-        raise ValueError("the file has no times to tell dt from: pass dt=…")
+        raise InputError("the file has no times to tell dt from: pass dt=…")
     gaps = np.diff(t, axis=1)
     dt = float(gaps[0, 0])
     uneven = np.argwhere(~(np.abs(gaps - dt) <= 1e-6 * abs(dt) + 1e-12 * np.abs(t[:, 1:])))
     if len(uneven):
         trajectory, step = map(int, uneven[0])
-        raise ValueError(
+        raise InputError(
             f"times are not evenly spaced, {gaps[trajectory, step]:g} instead of {dt:g} after step {step} of "
             f"trajectory {trajectory}: resample first"
         )
@@ -476,12 +456,12 @@ def _spacing(t: Float[np.ndarray, "N T"] | None) -> float:
 
 def _from_arrays(path: Path, dt: float | None, coordinates: Sequence[str] | None) -> Trajectories:
     if not zipfile.is_zipfile(path):
-        raise ValueError("this is not an NPZ file")
+        raise InputError("this is not an NPZ file")
     with np.load(path, allow_pickle=False) as stored:
         if "q" not in stored:
-            raise ValueError("no array 'q' of positions (trajectory, step, coordinate)")
+            raise InputError("no array 'q' of positions (trajectory, step, coordinate)")
         if dt is None and "dt" not in stored:
-            raise ValueError("no 'dt' in the file: pass dt=…")
+            raise InputError("no 'dt' in the file: pass dt=…")
         arrays = {name: stored[name] for name in ("q", "p", "v", "u") if name in stored}
         if coordinates is None and "coordinates" in stored:
             coordinates = [str(name) for name in stored["coordinates"]]

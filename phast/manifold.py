@@ -11,6 +11,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from phast.errors import InputError
+
 TWO_PI = 2.0 * math.pi
 
 
@@ -22,11 +24,11 @@ class Manifold(eqx.Module):
 
     def __check_init__(self):
         if not self.names:
-            raise ValueError("a manifold needs at least one coordinate")
+            raise InputError("a manifold needs at least one coordinate")
         if len(self.names) != len(self.circles):
-            raise ValueError(f"{len(self.names)} coordinate names but {len(self.circles)} kinds")
+            raise InputError(f"{len(self.names)} coordinate names but {len(self.circles)} kinds")
         if len(set(self.names)) != len(self.names):
-            raise ValueError(f"coordinate names must differ, got {', '.join(self.names)}")
+            raise InputError(f"coordinate names must differ, got {', '.join(self.names)}")
 
     @classmethod
     def parse(cls, *coordinates: str) -> "Manifold":
@@ -35,7 +37,7 @@ class Manifold(eqx.Module):
         for coordinate in coordinates:
             name, _, kind = coordinate.partition(":")
             if kind not in ("", "line", "angle"):
-                raise ValueError(f"coordinate '{coordinate}': the kind is 'line' or 'angle', not '{kind}'")
+                raise InputError(f"coordinate '{coordinate}': the kind is 'line' or 'angle', not '{kind}'")
             names.append(name)
             circles.append(kind == "angle")
         return cls(tuple(names), tuple(circles))

@@ -7,6 +7,7 @@ done than one vmapped program: batching the small matrix products of several see
 import dataclasses
 import functools
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 
 from phast.datasets import Split, Trajectories, benchmark_split
 from phast.errors import InputError
+from phast.files import write_atomically
 from phast.forecaster import AbstractForecaster
 from phast.hamiltonian import PortHamiltonian
 from phast.metrics import evaluate
@@ -133,6 +135,32 @@ def run_seeds(
         }
         outcomes.append(Outcome(record, fitted, history))
     return outcomes
+
+
+def record_path(folder: Path, system: str, model: str, preset_name: str, seed: int, noise: float = 0.0) -> Path:
+    """Where the record of one run lives."""
+    name = f"seed-{seed}.json" if noise == 0.0 else f"seed-{seed}-noise-{noise:g}.json"
+    return folder / preset_name / system / model / name
+
+
+def run_missing(
+    folder: Path,
+    system: System,
+    model_name: str,
+    *,
+    preset_name: str,
+    seeds: Sequence[int],
+    noise: float = 0.0,
+    on_epoch: Callable[[int, History], None] = lambda seed, history: None,
+) -> list[Record]:
+    """The records of these runs: read where they exist, run and written where they do not."""
+    paths = {seed: record_path(folder, system.name, model_name, preset_name, seed, noise) for seed in seeds}
+    missing = [seed for seed, path in paths.items() if not path.exists()]
+    if missing:
+        outcomes = run_seeds(system, model_name, preset_name=preset_name, seeds=missing, noise=noise, on_epoch=on_epoch)
+        for seed, outcome in zip(missing, outcomes, strict=True):
+            write_atomically(paths[seed], (json.dumps(outcome.record, indent=1) + "\n").encode())
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths.values()]
 
 
 def _noisy(part: Trajectories, noise: float, seed: int) -> Trajectories:

@@ -20,6 +20,7 @@ from jaxtyping import Array, Float
 from phast.components.damping import AbstractDamping, ConstantDamping, Friction, WindyDamping
 from phast.components.mass import AbstractMass, ArmMass, CartPoleMass, ConstantMass, DoublePendulumMass
 from phast.components.potential import ArmGravity, Cosine, Gravity, HeatExchange, LennardJones, Quadratic
+from phast.errors import InputError
 from phast.hamiltonian import AbstractDynamics, PortHamiltonian
 from phast.manifold import Manifold
 
@@ -87,7 +88,7 @@ class BlackBox(AbstractDynamics):
         _no_input(u)
         dq, dp = (jnp.asarray(rate, q.dtype) for rate in self.function(q, p))
         if dq.shape != q.shape or dp.shape != p.shape:
-            raise ValueError(f"f(q, p) must return two arrays of shape {q.shape}, got {dq.shape} and {dp.shape}")
+            raise InputError(f"f(q, p) must return two arrays of shape {q.shape}, got {dq.shape} and {dp.shape}")
         return dq, dp
 
 
@@ -123,8 +124,9 @@ def _with_velocity(q: Sampler, v: Sampler, mass: AbstractMass) -> Initial:
 
     def initial(rng: np.random.Generator, count: int) -> tuple[Samples, Samples]:
         q0, v0 = q(rng, count), v(rng, count)
+        momenta = jax.jit(jax.vmap(lambda q, v: mass.operator(q).matvec(v)))
         with jax.enable_x64(True):
-            return q0, np.asarray(jax.vmap(lambda q, v: mass.operator(q).matvec(v))(q0, v0))
+            return q0, np.asarray(momenta(q0, v0))
 
     return initial
 
@@ -222,7 +224,7 @@ def robot_arm(links: int = 2) -> System:
     Coordinates are relative joint angles. It starts anywhere, with joint speeds up to 1 rad/s.
     """
     if links < 1:
-        raise ValueError(f"a robot arm needs at least one link, got {links}")
+        raise InputError(f"a robot arm needs at least one link, got {links}")
     masses, lengths, centres = (1.0,) * links, (0.5,) * links, (0.25,) * links
     inertias = (1.0 * 0.5**2 / 12.0,) * links
     mass = ArmMass(masses, lengths, centres, inertias)
@@ -355,7 +357,7 @@ def system(name: str) -> System:
         return SYSTEMS[name]
     near = difflib.get_close_matches(name, SYSTEMS, n=1)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    raise ValueError(f"unknown system '{name}': {hint}`phast systems` lists all")
+    raise InputError(f"unknown system '{name}': {hint}`phast systems` lists all")
 
 
 def black_box(

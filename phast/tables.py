@@ -1,13 +1,56 @@
-"""Our numbers beside the published ones, which live in ``paper_tables.toml``."""
+"""The paper's tables: which runs each needs, and our numbers beside the published ones (``paper_tables.toml``)."""
 
+import dataclasses
 import functools
 import statistics
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-Record = dict[str, Any]
+from phast.errors import InputError
+from phast.suite import Record
+
+REGIMES = ("phast-known", "phast-partial", "phast-unknown")
+
+
+@dataclasses.dataclass(frozen=True)
+class PaperTable:
+    """One table of the paper as runs (systems × models × seeds by one preset) and the metrics that it shows."""
+
+    name: str
+    title: str
+    systems: tuple[str, ...]
+    models: tuple[str, ...]
+    metrics: tuple[str, ...]
+    preset: str = "paper"
+    seeds: int = 5
+
+
+TABLES: dict[str, PaperTable] = {
+    table.name: table
+    for table in (
+        PaperTable(
+            "windy-identifiability",
+            "Windy Pendulum (q-only): identifiability and energy consistency",
+            ("pendulum-windy",),
+            REGIMES,
+            (
+                "rollout_theta_wrap_mse_h100",
+                "damping_r2",
+                "damping_mae",
+                "rollout_energy_budget_resid_h100",
+            ),
+        ),
+    )
+}
+
+
+def paper_table(name: str) -> PaperTable:
+    """The table called ``name``."""
+    if name not in TABLES:
+        raise InputError(f"unknown table '{name}': choose one of {', '.join(TABLES)}")
+    return TABLES[name]
 
 
 @functools.cache
@@ -28,30 +71,50 @@ class Comparison(NamedTuple):
     seeds: int
     published: tuple[float, float] | None
 
+    @property
+    def ratio(self) -> float | None:
+        """Ours over theirs, where that means anything."""
+        return self.mean / self.published[0] if self.published and self.published[0] > 0 else None
 
-def compare(records: Iterable[Record], metrics: Iterable[str] | None = None) -> list[Comparison]:
-    """Group records by system and model; every metric that the paper publishes there, or the ones named."""
+
+def compare(records: Iterable[Record], metrics: Sequence[str]) -> list[Comparison]:
+    """Records grouped by system and model: the named metrics over seeds, beside what the paper publishes."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         groups.setdefault((record["system"], record["model"]), []).append(record)
     rows = []
     for (system, model), group in groups.items():
-        theirs = {k: v for k, v in published().get(system, {}).get(model, {}).items() if k != "parameters"}
-        for metric in metrics if metrics is not None else theirs:
+        theirs = published().get(system, {}).get(model, {})
+        for metric in metrics:
             values = [record["metrics"][metric] for record in group if metric in record["metrics"]]
             if values:
                 deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+                centre = statistics.fmean(values), deviation, statistics.median(values)
                 pair = tuple(theirs[metric]) if metric in theirs else None
-                rows.append(
-                    Comparison(
-                        system,
-                        model,
-                        metric,
-                        statistics.fmean(values),
-                        deviation,
-                        statistics.median(values),
-                        len(values),
-                        pair,
-                    )
-                )
+                rows.append(Comparison(system, model, metric, *centre, len(values), pair))
     return rows
+
+
+def figure(value: float) -> str:
+    """Four digits, in scientific notation where that is shorter."""
+    return f"{value:.4g}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
+
+
+def cells(rows: Iterable[Comparison]) -> list[list[str]]:
+    """Text for each comparison: model, metric, ours, median seed, paper, ratio."""
+    out = []
+    for row in rows:
+        ours = figure(row.mean) + (f" ± {figure(row.deviation)}" if row.seeds > 1 else "")
+        theirs = "" if row.published is None else f"{figure(row.published[0])} ± {figure(row.published[1])}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2g}"
+        out.append([row.model, row.metric, ours, figure(row.median), theirs, ratio])
+    return out
+
+
+HEADER = ["model", "metric", "ours", "median seed", "paper", "ours/paper"]
+
+
+def markdown(rows: Iterable[Comparison]) -> str:
+    """The comparison as a Markdown table."""
+    lines = [HEADER, ["---"] * len(HEADER), *cells(rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

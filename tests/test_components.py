@@ -224,14 +224,14 @@ def test_householder_base_is_one_more_parameter_when_learned(trainable_count):
     np.testing.assert_allclose(learned_base.operator(q, q).dense(), given_base.operator(q, q).dense(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("raw", [-30.0, -200.0, 200.0])
+@pytest.mark.parametrize("raw", [-200.0, 200.0])
 @pytest.mark.parametrize("bound", [None, 0.5])
 def test_householder_has_finite_gradients_where_its_strengths_saturate(bound, raw):
     with jax.enable_x64(False):
         model = HouseholderDamping.create(PAIR, base=0.1, total_bound=bound, width=4, key=jax.random.key(0))
         model = eqx.tree_at(lambda m: m.strength_network.biases[-1], model, replace_fn=lambda b: jnp.full_like(b, raw))
         q, v = jnp.array([0.3, -1.0]), jnp.array([1.0, 2.0])
-        gradient = eqx.filter_grad(lambda m: jnp.sum(m.operator(q, v).matvec(v)))(model)
+        gradient = eqx.filter_jit(eqx.filter_grad(lambda m: jnp.sum(m.operator(q, v).matvec(v))))(model)
         assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(gradient))
 
 
@@ -241,7 +241,7 @@ def test_low_rank_mass_has_finite_gradients_where_a_strength_vanishes(raw):
         model = LowRankMass.create(3, terms=2, key=jax.random.key(0))
         model = eqx.tree_at(lambda m: m.strengths.raw, model, jnp.full(2, raw))
         x = jnp.array([1.0, 2.0, 3.0])
-        gradient = eqx.filter_grad(lambda m: jnp.sum(m.operator(x).solve(x)))(model)
+        gradient = eqx.filter_jit(eqx.filter_grad(lambda m: jnp.sum(m.operator(x).solve(x))))(model)
         assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(gradient))
 
 
@@ -273,17 +273,20 @@ def test_friction_tends_to_viscous_coulomb_and_quadratic_forces():
 
 
 @cases(MASSES)
-def test_mass_is_symmetric_positive_definite_and_solves_what_it_multiplies(size, make, perturbed):
+def test_mass_is_symmetric_positive_definite_solves_what_it_multiplies_and_is_constant_if_marked(size, make, perturbed):
     model = make(jax.random.key(0))
 
     def evaluate(noise, q, x):
         operator = perturbed(model, noise).operator(q)
         returned = operator.solve(operator.matvec(x)), operator.matvec(operator.solve(x))
-        return operator.dense(), operator.matvec(x), *returned, operator.log_determinant(), operator.diagonal_part()
+        answers = operator.dense(), operator.matvec(x), *returned, operator.log_determinant(), operator.diagonal_part()
+        return *answers, model.operator(q).dense()
 
     x = random_vectors(2, size)
     q = random_vectors(1, size, 10.0)
-    matrices, products, there, back, log_determinants, diagonals = over_samples(evaluate, noise_for(model, 1.0), q, x)
+    matrices, products, there, back, log_determinants, diagonals, unperturbed = over_samples(
+        evaluate, noise_for(model, 1.0), q, x
+    )
     signs, expected_log_determinants = np.linalg.slogdet(matrices)
     np.testing.assert_allclose(matrices, np.swapaxes(matrices, 1, 2), rtol=1e-14)
     assert np.linalg.eigvalsh(matrices).min() > 0.0
@@ -293,14 +296,8 @@ def test_mass_is_symmetric_positive_definite_and_solves_what_it_multiplies(size,
     np.testing.assert_array_equal(signs, 1.0)
     np.testing.assert_allclose(log_determinants, expected_log_determinants, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(diagonals, np.einsum("sii->si", matrices), rtol=1e-12)
-
-
-@cases(MASSES)
-def test_a_mass_depends_on_position_exactly_if_it_is_not_marked_constant(size, make):
-    model = make(jax.random.key(0))
-    (matrices,) = over_samples(lambda q: (model.operator(q).dense(),), random_vectors(1, size))
-    spread = np.ptp(matrices, axis=0).max()
-    assert spread == 0.0 if isinstance(model, AbstractConstantMass) else spread > 1e-3
+    spread_over_positions = np.ptp(unperturbed, axis=0).max()
+    assert (spread_over_positions == 0.0) == isinstance(model, AbstractConstantMass)
 
 
 @eqx.filter_jit
@@ -308,7 +305,7 @@ def _operator_answers(operator, x):
     return operator.matvec(x), operator.solve(x), operator.log_determinant(), operator.dense()
 
 
-@given(SEEDS, st.integers(1, 7), st.integers(1, 6))
+@given(SEEDS, st.sampled_from([2, 4, 7]), st.sampled_from([1, 3, 5]))
 def test_woodbury_equals_dense(seed, n, r):
     rng = np.random.default_rng(seed)
     diagonal, factor, x = np.exp(rng.normal(size=n)), rng.normal(size=(n, r)), rng.normal(size=n)
@@ -424,12 +421,14 @@ def test_potential_is_finite_and_its_gradient_matches_finite_differences(size, m
     assert np.abs((gradients - differences) / scale).max() < 1e-7
 
 
-@cases(POTENTIALS)
-def test_potential_and_gradient_are_finite_at_the_origin_and_far_out_in_single_precision(size, make):
+@pytest.mark.parametrize("name", ["lennard-jones", "gravity", "prey", "periodic mlp"])
+def test_potential_and_gradient_are_finite_at_the_origin_and_far_out_in_single_precision(name):
+    size, make = POTENTIALS[name]
     with jax.enable_x64(False):
         model = make(jax.random.key(0))
+        evaluate = jax.jit(jax.value_and_grad(lambda q: model(q)))
         for q in (jnp.zeros(size), jnp.full(size, -50.0), 100.0 * jnp.arange(1.0, size + 1.0)):
-            energy, gradient = eqx.filter_jit(jax.value_and_grad(model))(q)
+            energy, gradient = evaluate(q)
             assert energy.dtype == gradient.dtype == jnp.float32
             assert jnp.isfinite(energy)
             assert jnp.all(jnp.isfinite(gradient))

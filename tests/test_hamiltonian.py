@@ -1,6 +1,7 @@
 """The port-Hamiltonian structure: energy goes where Theorem 1 says, for every combination of components."""
 
 import dataclasses
+import functools
 
 import equinox as eqx
 import jax
@@ -86,88 +87,77 @@ SYSTEMS = {
         ),
     ),
 }
-every_system = pytest.mark.parametrize("n, inputs, make", SYSTEMS.values(), ids=SYSTEMS.keys())
+every_system = pytest.mark.parametrize("name", SYSTEMS)
 
 
-def states(*sizes):
-    rng = np.random.default_rng(0)
-    return [jnp.asarray(rng.uniform(-2.5, 2.5, (SAMPLES, size))) for size in sizes]
-
-
-def over_states(function, *arrays):
-    return [np.asarray(x) for x in jax.jit(jax.vmap(function))(*arrays)]
-
-
-def port_matrix(system, n):
-    return np.eye(n) if system.port is None else np.asarray(system.port)
-
-
-@every_system
-def test_energy_changes_by_what_the_port_supplies_and_the_damping_takes(n, inputs, make):
-    system = make()
-
-    def evaluate(q, p, u):
-        balance = system.power_balance(q, p, u)
-        _, rate = jax.jvp(system.energy, (q, p), system.vector_field(q, p, u))
-        return *balance, rate, *system.power_balance(q, p)
-
-    rate, dissipated, supplied, true_rate, free_rate, free_dissipated, free_supplied = over_states(
-        evaluate, *states(n, n, inputs)
-    )
-    np.testing.assert_allclose(rate, supplied - dissipated, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(rate, true_rate, rtol=1e-9, atol=1e-9)
-    assert dissipated.min() > 0.0
-    assert np.abs(supplied).min() > 0.0
-    np.testing.assert_allclose(free_rate, -free_dissipated, rtol=1e-9, atol=1e-9)
-    assert np.all(free_supplied == 0.0)
-
-
-@every_system
-def test_the_gradient_of_the_energy_matches_finite_differences(n, inputs, make):
+@functools.cache
+def evaluated(name):
+    """Everything the tests look at, for random states and inputs of one system."""
+    n, inputs, make = SYSTEMS[name]
     system, h = make(), 1e-6
+    G = np.eye(n) if system.port is None else np.asarray(system.port)
 
     def difference(function, x):
         return jax.vmap(lambda e: (function(x + h * e) - function(x - h * e)) / (2.0 * h))(jnp.eye(n))
 
-    def evaluate(q, p):
-        by_q, by_p = difference(lambda x: system.energy(x, p), q), difference(lambda x: system.energy(q, x), p)
-        return *system.gradient(q, p), by_q, by_p
-
-    dh_dq, dh_dp, by_q, by_p = over_states(evaluate, *states(n, n))
-    np.testing.assert_allclose(dh_dq, by_q, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(dh_dp, by_p, rtol=1e-6, atol=1e-7)
-
-
-@every_system
-def test_the_vector_field_is_j_minus_r_times_the_gradient_plus_the_port(n, inputs, make):
-    system = make()
-    G = port_matrix(system, n)
-
     def evaluate(q, p, u):
-        dh_dq, v = jax.grad(system.energy, argnums=0)(q, p), jax.grad(system.energy, argnums=1)(q, p)
-        force = -dh_dq - system.damping.operator(q, v).dense() @ v + G @ u
-        return *system.vector_field(q, p, u), v, force, system.port_output(q, p), G.T @ v
+        dq, dp = system.vector_field(q, p, u)
+        dh_dq, v = jax.grad(system.energy, argnums=(0, 1))(q, p)
+        return {
+            "forced": system.power_balance(q, p, u),
+            "free": system.power_balance(q, p),
+            "rate": jax.jvp(system.energy, (q, p), (dq, dp))[1],
+            "field": jnp.stack([dq, dp]),
+            "assembled field": jnp.stack([v, -dh_dq - system.damping.operator(q, v).dense() @ v + G @ u]),
+            "gradient": jnp.stack(system.gradient(q, p)),
+            "difference quotient": jnp.stack(
+                [difference(lambda x: system.energy(x, p), q), difference(lambda x: system.energy(q, x), p)]
+            ),
+            "output": system.port_output(q, p),
+            "expected output": G.T @ v,
+            "velocity": v,
+            "p": p,
+            "returned p": system.momentum(q, system.velocity(q, p)),
+            "kinetic": system.energy(q, p) - system.potential(q),
+        }
 
-    dq, dp, v, force, y, expected_y = over_states(evaluate, *states(n, n, inputs))
-    np.testing.assert_allclose(dq, v, rtol=1e-9, atol=1e-10)
-    np.testing.assert_allclose(dp, force, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(y, expected_y, rtol=1e-9, atol=1e-10)
-    assert y.shape == (SAMPLES, inputs)
+    rng = np.random.default_rng(0)
+    q, p, u = (jnp.asarray(rng.uniform(-2.5, 2.5, (SAMPLES, size))) for size in (n, n, inputs))
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(evaluate))(q, p, u))
 
 
 @every_system
-def test_momentum_and_velocity_are_inverse_and_kinetic_energy_is_half_their_product(n, inputs, make):
-    system = make()
+def test_energy_changes_by_what_the_port_supplies_and_the_damping_takes(name):
+    found = evaluated(name)
+    forced, free = found["forced"], found["free"]
+    np.testing.assert_allclose(forced.rate, forced.supplied - forced.dissipated, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(forced.rate, found["rate"], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(free.rate, -free.dissipated, rtol=1e-9, atol=1e-9)
+    assert forced.dissipated.min() > 0.0
+    assert np.abs(forced.supplied).min() > 0.0
+    assert np.all(free.supplied == 0.0)
 
-    def evaluate(q, v):
-        p = system.momentum(q, v)
-        return p, system.velocity(q, p), system.energy(q, p) - system.potential(q)
 
-    q, v = states(n, n)
-    p, returned, kinetic = over_states(evaluate, q, v)
-    np.testing.assert_allclose(returned, v, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(kinetic, 0.5 * np.sum(p * v, axis=1), rtol=1e-9)
-    assert np.all(kinetic > 0.0)
+@every_system
+def test_the_gradient_of_the_energy_matches_finite_differences(name):
+    found = evaluated(name)
+    np.testing.assert_allclose(found["gradient"], found["difference quotient"], rtol=1e-6, atol=1e-7)
+
+
+@every_system
+def test_the_vector_field_is_j_minus_r_times_the_gradient_plus_the_port(name):
+    found = evaluated(name)
+    np.testing.assert_allclose(found["field"], found["assembled field"], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found["output"], found["expected output"], rtol=1e-9, atol=1e-10)
+    assert found["output"].shape == (SAMPLES, SYSTEMS[name][1])
+
+
+@every_system
+def test_momentum_and_velocity_are_inverse_and_kinetic_energy_is_half_their_product(name):
+    found = evaluated(name)
+    np.testing.assert_allclose(found["returned p"], found["p"], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found["kinetic"], 0.5 * np.sum(found["p"] * found["velocity"], axis=1), rtol=1e-8)
+    assert np.all(found["kinetic"] > 0.0)
 
 
 def test_a_system_is_separable_exactly_if_its_mass_is_constant():
@@ -193,8 +183,8 @@ STABLE = {
 def test_at_a_minimum_modes_decay_with_damping_and_only_turn_without(make):
     system = make()
     n = 1 if isinstance(system.damping, WindyDamping) and len(system.damping.angles) == 1 else 2
-    damped = np.asarray(system.spectrum(jnp.zeros(n)))
-    conservative = np.asarray(dataclasses.replace(system, damping=ConstantDamping(0.0)).spectrum(jnp.zeros(n)))
+    undamped = dataclasses.replace(system, damping=ConstantDamping(0.0))
+    damped, conservative = map(np.asarray, jax.jit(lambda q: (system.spectrum(q), undamped.spectrum(q)))(jnp.zeros(n)))
     assert damped.shape == conservative.shape == (2 * n,)
     assert damped.real.max() < -1e-4
     assert np.abs(conservative.real).max() < 1e-10

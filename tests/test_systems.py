@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import simpson, solve_ivp
 
+import phast.datasets
 from phast.components.damping import ConstantDamping
 from phast.datasets import simulate
 from phast.hamiltonian import PortHamiltonian
@@ -110,6 +111,14 @@ def test_constant_mass_is_the_diagonal_averaged_over_configurations(name):
     masses = jax.vmap(lambda q: entry.port_hamiltonian.mass.operator(q).diagonal_part())(jnp.asarray(grid))
     constant = entry.constant_mass.operator(jnp.zeros(entry.manifold.size)).diagonal_part()
     np.testing.assert_allclose(np.mean(masses, axis=0), constant, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_tighter_tolerance_changes_nothing(name, monkeypatch):
+    monkeypatch.setattr(phast.datasets, "TOLERANCE", 0.5 * phast.datasets.TOLERANCE)
+    tighter = simulate(SYSTEMS[name], 4, length=101)
+    np.testing.assert_allclose(tighter.q, sample(name).q, atol=1e-8)
+    np.testing.assert_allclose(tighter.p, sample(name).p, atol=1e-8)
 
 
 # --- energy ----------------------------------------------------------------------------------------------------------
