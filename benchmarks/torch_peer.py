@@ -1,8 +1,8 @@
-"""PHAST KNOWN and PARTIAL on the windy pendulum in plain PyTorch, as one would write it there: the peer of `phast bench`.
+"""PHAST KNOWN and PARTIAL on the windy pendulum in plain PyTorch, as one would write it there: the peer of our bench.
 
 The same computation as ``phast.models.phast_known`` and ``phast_partial``: FD+TCN observer, p = v (unit mass), a Strang
 step with leapfrog inside, forces by autograd, AdamW on the wrapped next-step error. Rollouts run the observer on the
-whole prefix at every step. Two shortcuts that a careful reader of the profile might take are options: ``trimmed`` leaves
+whole prefix at every step. Two shortcuts that a careful reader of a profile might take are options: ``trimmed`` leaves
 out the second kick and damping, which q̂ does not depend on, and ``window`` shows the observer only the samples that it
 can see. The bench runs this file in a process of its own; it prints one JSON object. The package never imports torch.
 
@@ -11,6 +11,7 @@ can see. The bench runs this file in a process of its own; it prints one JSON ob
 """
 
 import argparse
+import itertools
 import json
 import math
 import time
@@ -56,7 +57,7 @@ class Observer(nn.Module):
 def perceptron(*sizes: int) -> nn.Sequential:
     """Linear maps with SiLU between them."""
     layers: list[nn.Module] = []
-    for fan_in, fan_out in zip(sizes[:-1], sizes[1:], strict=True):
+    for fan_in, fan_out in itertools.pairwise(sizes):
         layers += [nn.Linear(fan_in, fan_out), nn.SiLU()]
     return nn.Sequential(*layers[:-1])
 

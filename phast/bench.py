@@ -1,9 +1,9 @@
 """``phast bench``: how fast this is, as ratios measured in one run.
 
 Five sections: (a) training steps and (b) rollouts against a plain PyTorch version of the same model, which lives in
-``benchmarks/torch_peer.py`` and runs in a process of its own; (c) five seeds against one; (d) low-rank operators against
-n and against dense ones; (e) start-up. What is compared is measured in turns, ours then theirs, and summarised by the
-median, so that other load on the machine meets both. Each section is a function that returns :class:`Record` s.
+``benchmarks/torch_peer.py`` and runs in a process of its own; (c) five seeds against one; (d) low-rank operators as n
+grows and against dense ones; (e) start-up. What is compared is measured in turns, ours then theirs, and summarised by
+the median, so that other load on the machine meets both. Each section is a function that returns :class:`Record` s.
 """
 
 import dataclasses
@@ -67,10 +67,8 @@ class Record:
 
     @property
     def target(self) -> str:
-        limits = [f"≥ {self.at_least:g}"] * (self.at_least is not None) + [f"≤ {self.at_most:g}"] * (
-            self.at_most is not None
-        )
-        return " and ".join(limits) or "–"
+        limits = (("≥", self.at_least), ("≤", self.at_most))
+        return " and ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None) or "–"
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------

@@ -14,9 +14,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from phast.components.lowrank import DiagonalPlusLowRank, add_scaled
+from phast.components.lowrank import DiagonalPlusLowRank, add_scaled, cholesky, exponential_of_negative
 from phast.components.parameter import Coefficient, value_of
 from phast.components.potential import gradient
 from phast.hamiltonian import PortHamiltonian
@@ -165,7 +166,8 @@ class ImplicitDamping(AbstractDampingStep):
 class ExactDamping(AbstractDampingStep):
     """p⁺ = exp(-h D M⁻¹) p: exact where D does not depend on v, and never raises the energy.
 
-    Elementwise where M and D are diagonal; otherwise through the matrix exponential, for small n.
+    Elementwise where M and D are diagonal. Otherwise, with M = L Lᵀ, through the symmetric L⁻¹ D L⁻ᵀ and its
+    eigenvalues, for small n: a contraction whatever h is.
     """
 
     def step(self, system, q, p, h):
@@ -175,8 +177,11 @@ class ExactDamping(AbstractDampingStep):
             return p * jnp.exp(-h * damping.diagonal / mass.diagonal)
         if p.shape[0] == 1:
             return p * jnp.exp(-h * damping.diagonal_part() / mass.diagonal_part())
-        rate = damping.dense() @ jax.vmap(mass.solve)(jnp.eye(p.shape[0], dtype=p.dtype))
-        return jax.scipy.linalg.expm(-h * rate) @ p
+        lower = cholesky(mass.dense())
+        half = solve_triangular(lower, damping.dense(), lower=True)
+        rate = solve_triangular(lower, half.T, lower=True)
+        decay = exponential_of_negative(h * 0.5 * (rate + rate.T))
+        return lower @ (decay @ solve_triangular(lower, p, lower=True))
 
 
 def _is_diagonal(operator) -> bool:
@@ -195,6 +200,11 @@ class Timestep(eqx.Module):
 
     duration: Coefficient
     substeps: int = 1
+
+    def __check_init__(self):
+        shape = jnp.shape(value_of(self.duration))
+        if shape not in ((), (self.substeps,)):
+            raise ValueError(f"durations of shape {shape} for {self.substeps} substeps: give one, or one per substep")
 
     def pieces(self) -> list[Scalar]:
         duration = self.duration if isinstance(self.duration, float) else value_of(self.duration)

@@ -33,6 +33,15 @@ def float64():
         yield
 
 
+@pytest.fixture
+def quick_compile():
+    """XLA without its expensive passes, for a test that compiles much and computes little."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(scope="session")
 def perturbed():
     """``perturbed(module, noise)``: ``noise``, one number per parameter, added to everything that can be trained."""

@@ -46,7 +46,7 @@ from phast.components.potential import (
 )
 from phast.manifold import TWO_PI, Manifold
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
 PAIR = Manifold.parse("x", "theta:angle")
 FOUR = Manifold.parse("x", "theta:angle", "y", "phi:angle")

@@ -21,6 +21,8 @@ from phast.models import known, phast_known, phast_partial, phast_unknown
 from phast.observers import FiniteDifference, MassCanonicalizer
 from phast.systems import system
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 PAIR = Manifold.parse("x", "theta:angle")
 CONTEXT, HORIZON = 5, 6
 WINDY = system("pendulum-windy")

@@ -26,7 +26,7 @@ from phast.components.potential import ArmGravity, Cosine, PeriodicMLPPotential,
 from phast.hamiltonian import PortHamiltonian
 from phast.manifold import Manifold
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
 PAIR = Manifold.parse("x", "theta:angle")
 LINKS = {"lengths": (1.0, 0.8, 0.6), "centres": (0.5, 0.3, 0.3)}

@@ -33,7 +33,7 @@ from phast.integrators import (
 )
 from phast.manifold import Manifold
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
 PAIR = Manifold.parse("x", "theta:angle")
 FOUR = Manifold.parse("a", "b:angle", "c", "d:angle")

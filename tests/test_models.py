@@ -226,7 +226,9 @@ def test_bounds_can_be_changed_and_lifted():
 
     def largest(model):
         network = model.core.system.damping.strength_network
-        pushed = eqx.tree_at(lambda m: m.core.system.damping.strength_network.biases[-1], model, network.biases[-1] + 50)
+        pushed = eqx.tree_at(
+            lambda m: m.core.system.damping.strength_network.biases[-1], model, network.biases[-1] + 50
+        )
         return float(eigenvalues(pushed.core.system.damping, q).max())
 
     key = jax.random.key(0)
@@ -253,7 +255,11 @@ def test_an_unknown_name_suggests_the_nearest():
 def test_dt_must_be_positive(dt):
     with pytest.raises(InputError, match="dt must be a positive number"):
         known(
-            manifold=Manifold.parse("x"), dt=dt, potential=Cosine(1.0), damping=ConstantDamping(0.1), key=jax.random.key(0)
+            manifold=Manifold.parse("x"),
+            dt=dt,
+            potential=Cosine(1.0),
+            damping=ConstantDamping(0.1),
+            key=jax.random.key(0),
         )
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from phast.components.lowrank import AbstractOperator, DiagonalPlusLowRank
-from phast.components.mass import unit_rows
+from phast.components.mass import root, unit_rows
 from phast.components.network import MLP
 from phast.components.parameter import Coefficient, value_of
 from phast.manifold import Manifold
@@ -92,7 +92,7 @@ class HouseholderDamping(AbstractDamping):
     def operator(self, q, v):
         features = self.manifold.features(q, self.harmonics)
         directions = unit_rows(self.direction_network(features).reshape(-1, q.shape[0]))
-        factor = directions.T * jnp.sqrt(self._bounded(self.strength_network(features)))
+        factor = directions.T * root(self._bounded(self.strength_network(features)))
         return DiagonalPlusLowRank(jnp.broadcast_to(value_of(self.base), q.shape), factor)
 
     def _bounded(self, raw: Float[Array, " r"]) -> Float[Array, " r"]:

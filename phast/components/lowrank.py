@@ -9,6 +9,7 @@ masses that come as a matrix from a Lagrangian. Both answer the same four questi
 from abc import abstractmethod
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
@@ -131,3 +132,24 @@ def solve_spd(matrix: Float[Array, "n n"], y: Float[Array, " n"]) -> Float[Array
     for i in reversed(range(n)):
         x[i] = (x[i] - sum(lower[k, i] * x[k] for k in range(i + 1, n))) / lower[i, i]
     return jnp.stack(x)
+
+
+@jax.custom_jvp
+def exponential_of_negative(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
+    """exp(-S) for symmetric S ⪰ 0, by its eigenvalues: never longer than the identity, however large S is."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return (vectors * jnp.exp(-jnp.maximum(values, 0.0))) @ vectors.T
+
+
+@exponential_of_negative.defjvp
+def _exponential_of_negative_jvp(primals, tangents):
+    """Divided differences of exp(-λ), which stay finite where eigenvalues meet (Daleckii and Krein)."""
+    (matrix,), (change,) = primals, tangents
+    values, vectors = jnp.linalg.eigh(matrix)
+    values = jnp.maximum(values, 0.0)
+    low = jnp.minimum(values[:, None], values[None, :])
+    gap = jnp.abs(values[:, None] - values[None, :])
+    close = gap < 1e-6
+    slope = jnp.where(close, -1.0 + 0.5 * gap, jnp.expm1(-gap) / jnp.where(close, 1.0, gap))
+    inner = jnp.exp(-low) * slope * (vectors.T @ change @ vectors)
+    return (vectors * jnp.exp(-values)) @ vectors.T, vectors @ inner @ vectors.T

@@ -158,7 +158,12 @@ class CholeskyMass(AbstractMass):
 
 def _outer_factor(directions: Float[Array, "r n"], strengths: Float[Array, " r"]) -> Float[Array, "n r"]:
     """U with U Uᵀ = Σ strength_i k_i k_iᵀ for unit k_i along the rows of ``directions``."""
-    return (unit_rows(directions) * jnp.sqrt(strengths)[:, None]).T
+    return (unit_rows(directions) * root(strengths)[:, None]).T
+
+
+def root(strengths: Float[Array, " r"]) -> Float[Array, " r"]:
+    """The square root, with a finite gradient also where a strength underflows to zero."""
+    return jnp.sqrt(jnp.maximum(strengths, jnp.finfo(strengths.dtype).tiny))
 
 
 def unit_rows(directions: Float[Array, "r n"]) -> Float[Array, "r n"]:
