@@ -180,7 +180,7 @@ def time_training(peer: Peer, steps: int, batch: int, length: int, repeats: int)
 def time_rollout(peer: Peer, horizon: int, count: int, repeats: int, window: int | None) -> list[float]:
     """Seconds per rollout of ``count`` trajectories, one number per repeat."""
     context = smooth_paths(count, CONTEXT)
-    peer.rollout(context, 5, window)
+    peer.rollout(context, horizon, window)  # the first run at each length also builds kernels: not counted
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()

@@ -6,9 +6,11 @@ Data flows down this list, and a module imports only from modules above it::
     components, hamiltonian     V, M, D and the system that they make
     integrators                 time steps that keep its structure
     systems, datasets           simulators; trajectories
-    observers, forecaster       positions -> state -> future
+    observers, forecaster,
+    horizon                     positions -> state -> future
     models, checkpoint          named compositions; files
-    training, metrics, suite    fitting, judging, records
+    training, identify,
+    metrics, suite              fitting to first and second order, judging, records
     api, plots, tables          what a user calls; figures; the paper's numbers
     demo, bench, cli            the main job; measurements; the command line
 
@@ -24,6 +26,7 @@ MODULES = (
     "components.parameter",
     "components.network",
     "components.lowrank",
+    "components.spline",
     "components.potential",
     "components.mass",
     "components.damping",
@@ -33,9 +36,11 @@ MODULES = (
     "datasets",
     "observers",
     "forecaster",
+    "horizon",
     "models",
     "checkpoint",
     "training",
+    "identify",
     "metrics",
     "suite",
     "api",
@@ -70,6 +75,7 @@ _EXPORTS = {
         "ExplicitDamping",
         "ImplicitDamping",
         "ImplicitMidpoint",
+        "RungeKutta",
         "Timestep",
         "Transition",
         "fourth_order",

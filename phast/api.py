@@ -58,6 +58,8 @@ def learn(
     coefficients to learn, ``"partial"`` a ``potential`` as template, ``"unknown"`` nothing. One in five trajectories
     (or windows of a long one) is held out to select the model.
     """
+    if not isinstance(data, Trajectories) and dt is None:
+        raise InputError("learn needs dt=…, the time between samples")
     trajectories = data if isinstance(data, Trajectories) else as_trajectories(data, dt=dt, coordinates=coordinates)
     common = {"manifold": trajectories.manifold, "dt": trajectories.dt, "key": jax.random.key(seed)}
     if regime == "known":
@@ -128,7 +130,7 @@ def forecast(
     if u is None:
         future = jax.jit(jax.vmap(lambda q: one(q, None)))(context)
     else:
-        inputs = jnp.asarray(u, dtype=float)
+        inputs = _inputs(u, (*context.shape[:1], horizon) if batched else (horizon,))
         future = jax.jit(jax.vmap(one))(context, inputs if batched else inputs[None])
     return np.asarray(future if batched else future[0])
 
@@ -138,7 +140,9 @@ def filter_states(
 ) -> Filtered:
     """Predict–correct along measured positions: states, covariances and innovations as numpy arrays."""
     positions, batched = _positions(model, q)
-    inputs = None if u is None else jnp.asarray(u, dtype=float)
+    if not (measurement_noise > 0 and process_noise > 0):
+        raise InputError("measurement_noise and process_noise are standard deviations: give positive numbers")
+    inputs = None if u is None else _inputs(u, positions.shape[:2] if batched else positions.shape[1:2])
 
     def one(x, v):
         return model.filter(x, v, measurement_noise=measurement_noise, process_noise=process_noise)
@@ -152,16 +156,36 @@ def filter_states(
 
 def damping(model: AbstractIdentifiable, q: Any) -> np.ndarray:
     """The diagonal of the learned D(q), at rest, for configurations (N, n) or (N,) where n = 1."""
-    points = jnp.asarray(q, dtype=float).reshape(-1, model.manifold.size)
+    n = model.manifold.size
+    points = _numbers(q, "q")
+    points = points.reshape(-1, 1) if points.ndim < 2 and n == 1 else np.atleast_2d(points)
+    if points.ndim != 2 or points.shape[1] != n:
+        raise InputError(f"the model has {n} coordinate(s), but q has shape {np.shape(q)}: give (N, {n})")
+    points = jnp.asarray(points, dtype=float)
     system = model.learned_system()
     rest = jnp.zeros(model.manifold.size)
     return np.asarray(jax.vmap(lambda x: system.damping.operator(x, rest).diagonal_part())(points))
 
 
+def _numbers(data: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(data, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be numbers in rows of equal length") from None
+
+
+def _inputs(u: Any, steps: tuple[int, ...]) -> Any:
+    array = _numbers(u, "u")
+    if array.shape[:-1] != steps or not np.isfinite(array).all():
+        wanted = ", ".join(map(str, (*steps, "inputs")))
+        raise InputError(f"u has shape {array.shape}: give finite numbers of shape ({wanted})")
+    return jnp.asarray(array, dtype=float)
+
+
 def _positions(model: AbstractForecaster, q: Any) -> tuple[Any, bool]:
     """Checked positions as (N, samples, n), and whether they came batched."""
     n = model.manifold.size
-    array = np.asarray(q, dtype=float)
+    array = _numbers(q, "the positions")
     if array.ndim == 1 and n == 1:
         array = array[:, None]
     batched = array.ndim == 3

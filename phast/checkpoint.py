@@ -37,9 +37,14 @@ def load(path: str | os.PathLike, *, classes: Iterable[type] = ()) -> Any:
     """The model in ``path``. Name your own component classes in ``classes`` if it is composed of any."""
     header, arrays = read_archive(path, FORMAT, VERSION)
     try:
-        return _decode(header["model"], arrays, {_name_of(cls): cls for cls in classes})
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: the model inside is damaged ({error}): save it again from its source") from error
+        model = _decode(header["model"], arrays, {_name_of(cls): cls for cls in classes})
+        if not isinstance(model, eqx.Module):
+            raise TypeError(f"{type(model).__name__} is no module")
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except Exception as error:  # whatever a damaged or foreign file makes of it
+        raise InputError(f"{path}: the model inside is damaged ({_first_line(error)}): save it again") from error
+    return model
 
 
 def describe(path: str | os.PathLike) -> dict[str, Any]:
@@ -133,21 +138,17 @@ def read_archive(
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise InputError(f"{path}: a folder, not a {expected} file") from None
-    except (
-        zipfile.BadZipFile,
-        KeyError,
-        json.JSONDecodeError,
-        UnicodeDecodeError,
-        ValueError,
-        OSError,
-        EOFError,
-    ) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path}: not a readable {expected} file ({error})") from error
+    except InputError:
+        raise
+    except Exception as error:  # zlib, zipfile, numpy and json each have their own, and none for all
+        raise InputError(f"{path}: not a readable {expected} file ({_first_line(error)})") from error
     if any(a.dtype == np.float64 for a in leaves) and not jax.config.jax_enable_x64:
         raise InputError(f"{path}: holds float64 numbers: call phast.enable_float64() (or pass --float64) first")
     return header, leaves
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _read_array(archive: zipfile.ZipFile, index: int) -> np.ndarray:

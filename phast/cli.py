@@ -42,12 +42,6 @@ def main() -> None:
     except FloatingPointError as error:
         print(f"phast: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("phast: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
 
 
 # --- looking around --------------------------------------------------------------------------------------------------
@@ -219,6 +213,7 @@ def fit(
     changes = {"epochs": epochs, "learning_rate": learning_rate}
     settings = dataclasses.replace(chosen.settings, **{k: v for k, v in changes.items() if v is not None})
     unfinished = output.with_name(output.name + ".unfinished")
+    model_builder(model)  # a wrong name is said before anything is simulated
     if source not in SYSTEMS and not Path(source).exists():
         if Path(source).suffix:
             raise InputError(f"{source}: no such file")
@@ -270,6 +265,7 @@ def forecast(
     json_file: JsonFile = None,
 ) -> None:
     """Forecast from the first samples of each trajectory; where the file goes on, report the error."""
+    import jax.numpy as jnp
     import numpy as np
 
     from phast.api import forecast
@@ -288,7 +284,8 @@ def forecast(
     known = min(horizon, data.length - context)
     summary: dict[str, Any] = {"trajectories": len(data), "horizon": horizon, "mode": mode, "steps_compared": known}
     if known > 0:
-        wrapped = np.asarray(data.manifold.squared_error(future[:, :known], data.q[:, context : context + known]))
+        after = jnp.asarray(data.q[:, context : context + known], dtype=float)
+        wrapped = np.asarray(data.manifold.squared_error(jnp.asarray(future[:, :known]), after))
         summary |= {
             "mse": float(wrapped.mean()),
             "mse_median": float(np.median(wrapped.mean(axis=(1, 2)))),
@@ -361,6 +358,8 @@ def evaluate(
         enable_float64()
     chosen, settings = system(name), preset_named(preset).settings
     names = [part.strip() for part in model.split(",") if part.strip()]
+    if not names:
+        raise InputError("--model names no model: `phast models` lists all")
     for each in names:
         model_builder(each)
     if epochs is not None:
@@ -466,7 +465,7 @@ def _template(text: str) -> "AbstractPotential":
         value = float(strength or "1.0")
     except ValueError:
         raise InputError(f"--potential '{text}': '{strength}' is not a number") from None
-    if kind not in kinds or value <= 0:
+    if kind not in kinds or not 0.0 < value < float("inf"):
         raise InputError(f"--potential '{text}': give cosine:STRENGTH or quadratic:STRENGTH with a positive strength")
     return Scaled(kinds[kind](value), Positive.starting_at(1.0))
 

@@ -28,6 +28,8 @@ def replacing(path: str | os.PathLike) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except IsADirectoryError:
         raise InputError(f"cannot write {path}: it is a folder") from None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         Path(temporary).unlink(missing_ok=True)
 

@@ -146,33 +146,40 @@ class Phast(AbstractIdentifiable):
         """Predict–correct: an extended Kalman filter around the transition, measuring q at every step.
 
         ``measurement_noise`` is the standard deviation of a position, ``process_noise`` that of the model's own error
-        in p per step. Starts at rest at the first position, with a velocity as uncertain as one unit per unit time.
+        in p per step. Starts at rest at the first position, with a momentum as uncertain as one unit per sample.
         """
         n = self.manifold.size
-        measurement = measurement_noise**2 * jnp.eye(n)
-        process = jnp.diag(jnp.concatenate([jnp.full(n, 1e-12), jnp.full(n, process_noise**2)]))
-        doubt = jnp.diag(jnp.concatenate([jnp.full(n, measurement_noise**2), jnp.full(n, 1.0 / self.dt**2)]))
+        process = jnp.concatenate([jnp.full(n, 1e-6), jnp.full(n, process_noise)])
+        doubt = jnp.concatenate([jnp.full(n, measurement_noise), jnp.full(n, 1.0 / self.dt)])
 
         def advance(x, u_t):
             return jnp.concatenate(self.core(x[:n], x[n:], u_t))
 
         def body(carry, sample):
-            x, covariance = carry
+            # Covariances as P = R Rᵀ, moved by QR: from 1/dt down to the noise, P would lose its sign in float32.
+            x, root = carry
             q_t, u_t = sample
             innovation = self.manifold.difference(q_t, x[:n])
-            gain = jnp.linalg.solve(covariance[:n, :n] + measurement, covariance[:n]).T
-            x = x + gain @ innovation
-            covariance = covariance - gain @ covariance[:n]
-            covariance = 0.5 * (covariance + covariance.T)
+            above = jnp.concatenate([measurement_noise * jnp.eye(n), root[:n]], axis=1)
+            below = jnp.concatenate([jnp.zeros((2 * n, n)), root], axis=1)
+            joint = _lower_root(jnp.concatenate([above, below]))
+            gain = jax.scipy.linalg.solve_triangular(joint[:n, :n], joint[n:, :n].T, lower=True, trans=1).T
+            x, root = x + gain @ innovation, joint[n:, n:]
+            covariance = root @ root.T
             jacobian = jax.jacfwd(advance)(x, u_t)
-            ahead = advance(x, u_t), jacobian @ covariance @ jacobian.T + process
-            return ahead, (x[:n], x[n:], covariance, innovation)
+            ahead = advance(x, u_t), _lower_root(jnp.concatenate([jacobian @ root, jnp.diag(process)], axis=1))
+            return ahead, (x[:n], x[n:], 0.5 * (covariance + covariance.T), innovation)
 
-        start = (jnp.concatenate([q[0], jnp.zeros_like(q[0])]), doubt)
+        start = (jnp.concatenate([q[0], jnp.zeros_like(q[0])]), jnp.diag(doubt))
         return Filtered(*jax.lax.scan(body, start, (q, u))[1])
 
     def _momentum(self, q, v):
         return self.canonicalizer(self.core.system, q, v)
+
+
+def _lower_root(wide: Float[Array, "rows columns"]) -> Float[Array, "rows rows"]:
+    """The lower triangular L with L Lᵀ = W Wᵀ."""
+    return jnp.linalg.qr(wide.T, mode="r").T
 
 
 class PhastBlock(eqx.Module):

@@ -124,6 +124,23 @@ class CayleyNeumann(AbstractCore):
         return _split(x + total)
 
 
+class RungeKutta(AbstractCore):
+    """The classical fourth-order method: not symplectic, but explicit for any M(q), and at small steps the most
+    accurate core per evaluation for forecasts of a few hundred steps."""
+
+    order: int = 4
+    needs_separable: bool = False
+
+    def step(self, system, q, p, force, dt):
+        x = jnp.concatenate([q, p])
+        field = _conservative_field(system, force, q.shape[0])
+        k1 = field(x)
+        k2 = field(x + 0.5 * dt * k1)
+        k3 = field(x + 0.5 * dt * k2)
+        k4 = field(x + dt * k3)
+        return _split(x + dt / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4))
+
+
 def _conservative_field(system: PortHamiltonian, force, n: int):
     def field(x):
         dh_dq, v = system.gradient(x[:n], x[n:])

@@ -19,7 +19,7 @@ from jaxtyping import PRNGKeyArray
 
 from phast.components.damping import AbstractDamping, ConstantDamping, Friction, HouseholderDamping, WindyDamping
 from phast.components.mass import AbstractMass, ConstantMass, LowRankMass
-from phast.components.parameter import Coefficient, Positive
+from phast.components.parameter import Coefficient, Positive, value_of
 from phast.components.potential import (
     AbstractPotential,
     Hybrid,
@@ -291,7 +291,7 @@ def _(law: Friction) -> Friction:
 
 
 def _forgotten(coefficient: Coefficient) -> Positive:
-    return Positive.uninformed(*jnp.shape(coefficient)) if not isinstance(coefficient, Positive) else coefficient
+    return Positive.uninformed(*value_of(coefficient).shape)
 
 
 def _mean(coefficient: float | tuple) -> float:

@@ -13,6 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
+from phast.errors import InputError
 from phast.files import write_atomically
 
 TRUTH = {"color": "black", "linewidth": 1.6, "label": "truth"}
@@ -21,8 +22,12 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 def save_figure(figure: Figure, path: str | os.PathLike) -> Path:
     """Write ``figure`` in the format that the file name says, whole or not at all, and close it."""
+    kind, kinds = Path(path).suffix.lstrip(".").lower() or "png", figure.canvas.get_supported_filetypes()
+    if kind not in kinds:
+        plt.close(figure)
+        raise InputError(f"cannot draw '{path}': the ending must be one of {', '.join(sorted(kinds))}")
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=Path(path).suffix.lstrip(".") or "png", dpi=130, bbox_inches="tight")
+    figure.savefig(buffer, format=kind, dpi=130, bbox_inches="tight")
     plt.close(figure)
     return write_atomically(path, buffer.getvalue())
 

@@ -7,6 +7,7 @@ and the shuffle of an epoch depends on the key and its number alone, so a killed
 
 import dataclasses
 import functools
+import hashlib
 import math
 import os
 from abc import abstractmethod
@@ -57,6 +58,7 @@ class NextStepLoss(AbstractLoss):
 
     def selection(self, model: AbstractForecaster, trajectory):
         u = None if trajectory.u is None else trajectory.u[:-1]
+        _require_steps(trajectory, self.burn_in)
         predicted = model.predict_next(trajectory.q[:-1], u)
         return jnp.mean(model.manifold.squared_error(predicted, trajectory.q[1:])[self.burn_in :])
 
@@ -77,6 +79,7 @@ class PhysicsLoss(AbstractLoss):
     def __call__(self, model: Phast, trajectory, key):
         q, u = trajectory.q, trajectory.u
         head = None if u is None else u[:-1]
+        _require_steps(trajectory, self.burn_in)
         start = model.states(q)
         before = (start[0][:-1], start[1][:-1])
         after = _next_states(model.core, before, head)
@@ -124,8 +127,18 @@ class FullStateLoss(AbstractLoss):
         return self._error(_next_states(model, (trajectory.q[:-1], trajectory.p[:-1]), head), trajectory)
 
     def _error(self, after, trajectory):
+        _require_steps(trajectory, 0)
         in_q = self.manifold.squared_error(after[0], trajectory.q[1:])
         return jnp.mean(in_q) + jnp.mean((after[1] - trajectory.p[1:]) ** 2)
+
+
+def _require_steps(trajectory: Batch, burn_in: int) -> None:
+    length = trajectory.q.shape[0]
+    if length < burn_in + 2:
+        raise InputError(
+            f"trajectories of {length} sample(s) leave no step to learn from after a burn-in of {burn_in}: "
+            f"give longer ones, at least {burn_in + 2}"
+        )
 
 
 def _next_states(core: Core, states, u):
@@ -204,8 +217,9 @@ def fit(
     """
     state, static, optimiser = _begin(model, train, settings)
     history = History()
+    run = "" if checkpoint is None else _fingerprint(static, loss, state, train, validation)
     if checkpoint is not None and os.path.exists(checkpoint):
-        state, history = _resume(checkpoint, state, settings, key)
+        state, history = _resume(checkpoint, state, settings, key, run)
     for epoch in range(history.epochs_done, settings.epochs):
         shuffle_key, loss_key = jax.random.split(jax.random.fold_in(key, epoch))
         order, weights = _batches(shuffle_key, train.q.shape[0], settings.batch_size)
@@ -220,7 +234,7 @@ def fit(
                 f"training diverged in epoch {epoch + 1}: lower the learning rate (now {settings.learning_rate})"
             )
         if checkpoint is not None:
-            _store(checkpoint, state, history, settings, key)
+            _store(checkpoint, state, history, settings, key, run)
         on_epoch(history)
     return eqx.combine(state.best, static), history
 
@@ -282,7 +296,8 @@ def _epoch(static, state: _State, optimiser, loss: AbstractLoss, train: Batch, o
 
     carry = (state.params, state.optimiser)
     (params, optimiser_state), values = jax.lax.scan(step, carry, (order, weights, keys))
-    return state._replace(params=params, optimiser=optimiser_state), jnp.mean(values)
+    counts = jnp.sum(weights > 0, axis=1)  # the last batch may be a small one
+    return state._replace(params=params, optimiser=optimiser_state), jnp.dot(values, counts) / jnp.sum(counts)
 
 
 @eqx.filter_jit
@@ -299,23 +314,35 @@ def _select(static, state: _State, loss: AbstractLoss, validation: Batch):
 _FORMAT, _VERSION = "phast-training", 1
 
 
-def _store(path, state: _State, history: History, settings: Settings, key: PRNGKeyArray) -> None:
+def _fingerprint(static: Any, loss: AbstractLoss, state: _State, *data: Batch) -> str:
+    """A hash of what a run is, beside its settings and its seed: the given part of the model, loss, precision, data."""
+    dtypes = [leaf.dtype.name for leaf in jax.tree.leaves(state)]
+    digest = hashlib.sha256(repr((static, loss, dtypes)).encode())
+    for leaf in jax.tree.leaves(data):
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _store(path, state: _State, history: History, settings: Settings, key: PRNGKeyArray, run: str) -> None:
     header = {
         "format": _FORMAT,
         "version": _VERSION,
         "settings": dataclasses.asdict(settings),
         "key": np.asarray(jax.random.key_data(key)).tolist(),
+        "run": run,
         "history": dataclasses.asdict(history),
     }
     write_archive(path, header, [np.asarray(leaf) for leaf in jax.tree.leaves(state)])
 
 
-def _resume(path, like: _State, settings: Settings, key: PRNGKeyArray) -> tuple[_State, History]:
+def _resume(path, like: _State, settings: Settings, key: PRNGKeyArray, run: str) -> tuple[_State, History]:
     header, arrays = read_archive(path, _FORMAT, _VERSION)
     leaves, tree = jax.tree.flatten(like)
     fits = [a.shape for a in arrays] == [leaf.shape for leaf in leaves]
-    if header["settings"] != dataclasses.asdict(settings) or not fits:
-        raise InputError(f"{path}: holds a run with another model or other settings: delete it or choose another file")
+    if header["settings"] != dataclasses.asdict(settings) or not fits or header["run"] != run:
+        raise InputError(
+            f"{path}: holds a run with another model, other data or other settings: delete it or choose another file"
+        )
     if header["key"] != np.asarray(jax.random.key_data(key)).tolist():
         raise InputError(f"{path}: holds a run with another seed: delete it or choose another file")
     stored = header["history"]

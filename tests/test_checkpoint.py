@@ -30,6 +30,8 @@ from phast.manifold import Manifold
 from phast.models import MODELS, model_builder
 from phast.systems import system
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 PAIR = Manifold.parse("x", "theta:angle")
 
 
@@ -262,7 +264,7 @@ def test_wrong_headers_are_refused(tmp_path, header):
 
 
 def test_a_newer_version_says_upgrade(tmp_path):
-    with pytest.raises(InputError, match="newer PHAST .* upgrade"):
+    with pytest.raises(InputError, match=r"newer PHAST .* upgrade"):
         load(crafted(tmp_path / "new.phast", header_of(FINE, version=99)))
     with pytest.raises(InputError, match="newer PHAST"):
         describe(crafted(tmp_path / "new.phast", header_of(FINE, version=99)))
@@ -361,7 +363,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(InputError, match="cannot write .*No space left on device"):
+    with pytest.raises(InputError, match=r"cannot write .*No space left on device"):
         save(small(), tmp_path / "model.phast")
 
 

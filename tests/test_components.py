@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phast.components import damping, mass, potential
-from phast.components.damping import ConstantDamping, Friction, HouseholderDamping, WindyDamping
+from phast.components.damping import ConstantDamping, Friction, HouseholderDamping, SplineDamping, WindyDamping
 from phast.components.lowrank import Dense, DiagonalPlusLowRank, add_scaled, cholesky, solve_spd
 from phast.components.mass import (
     AbstractConstantMass,
@@ -43,7 +43,10 @@ from phast.components.potential import (
     Quadratic,
     QuadraticForm,
     Scaled,
+    SplinePotential,
+    Sum,
 )
+from phast.components.spline import Grid
 from phast.manifold import TWO_PI, Manifold
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
@@ -55,6 +58,8 @@ SEEDS = st.integers(0, 2**31 - 1)
 SAMPLES = 24
 
 # Each entry: the degrees of freedom and how to make one.
+ANGLE = Manifold.parse("theta:angle")
+GRID = Grid(Manifold.parse("x", "theta:angle"), (7, 6), (-3.0, 0.0), (3.0, 1.0))
 POTENTIALS = {
     "cosine": (4, lambda key: Cosine((0.0, 9.81, 1.0, 2.0))),
     "cosine, learned": (4, lambda key: Cosine(Positive.uninformed(4))),
@@ -73,6 +78,8 @@ POTENTIALS = {
     "arm, learned": (3, lambda key: ArmGravity(Positive.uninformed(3), **LINKS)),
     "mlp": (4, lambda key: MLPPotential.create(FOUR, width=8, key=key)),
     "periodic mlp": (4, lambda key: PeriodicMLPPotential.create(FOUR, width=8, key=key)),
+    "spline": (2, lambda key: SplinePotential(jax.random.normal(key, (7, 6)), GRID)),
+    "sum": (2, lambda key: Sum(Cosine((0.0, 9.81)), SplinePotential.flat(GRID))),
     "scaled": (4, lambda key: Scaled(Cosine((0.0, 9.81, 1.0, 2.0)), Positive.uninformed())),
     "hybrid": (
         4,
@@ -113,6 +120,8 @@ DAMPINGS = {
         4,
         lambda key: HouseholderDamping.create(FOUR, base=0.1, total_bound=0.6, width=8, rank=3, key=key),
     ),
+    "spline": (1, lambda key: SplineDamping(jax.random.normal(key, (9, 1)), Grid(ANGLE, (9,), (0.0,), (1.0,)))),
+    "spline, coupled": (2, lambda key: SplineDamping(jax.random.normal(key, (7, 6, 3)), GRID)),
     "friction": (4, lambda key: Friction(0.1, (0.5, 0.0, 1.0, 2.0), 0.2)),
     "friction, learned": (4, lambda key: Friction(*[Positive.uninformed(4) for _ in range(3)])),
 }

@@ -18,6 +18,8 @@ from phast.datasets import (
     save_trajectories,
     simulate,
 )
+from phast.errors import InputError
+from phast.files import cache_directory
 from phast.manifold import Manifold
 from phast.systems import SYSTEMS, black_box
 
@@ -206,7 +208,7 @@ def from_one(rng, count):
 def test_a_divergent_system_is_reported():
     """q' = q² from q = 1 is 1/(1 - t): it leaves at t = 1."""
     runaway = black_box(lambda q, p: (q**2, -p), Manifold.parse("x"), from_one, dt=0.15, name="runaway")
-    with pytest.raises(RuntimeError, match=r"'runaway': trajectory 0 cannot be followed beyond t = 0\.9 "):
+    with pytest.raises(InputError, match=r"'runaway': trajectory 0 cannot be followed beyond t = 0\.9 "):
         simulate(runaway, 2, length=30)
 
 
@@ -301,10 +303,10 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.delenv("PHAST_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert phast.datasets._cache_directory() == tmp_path / "phast"
+    assert cache_directory() == tmp_path / "phast"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert phast.datasets._cache_directory() == tmp_path / ".cache" / "phast"
+    assert cache_directory() == tmp_path / ".cache" / "phast"
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -364,7 +366,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path, name, conte
 
 
 def test_a_missing_file_is_named_and_a_failed_write_leaves_nothing(recorded, tmp_path, monkeypatch):
-    with pytest.raises(FileNotFoundError, match="no such file"):
+    with pytest.raises(InputError, match="no such file"):
         load_trajectories(tmp_path / "none.csv")
     save_trajectories(recorded, tmp_path / "data.npz")
 
@@ -373,7 +375,7 @@ def test_a_missing_file_is_named_and_a_failed_write_leaves_nothing(recorded, tmp
         raise OSError("disk full")
 
     monkeypatch.setattr(np, "savez", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(InputError, match="disk full"):
         save_trajectories(recorded.subset([0]), tmp_path / "data.npz")
     assert_same(recorded, load_trajectories(tmp_path / "data.npz"))
     assert list(tmp_path.iterdir()) == [tmp_path / "data.npz"]

@@ -21,7 +21,7 @@ from phast.metrics import damping_recovery, error_name, evaluate, first_step_flo
 from phast.observers import AbstractObserver, FiniteDifference, MassCanonicalizer
 from phast.systems import system
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
 PAIR = Manifold.parse("x", "theta:angle")
 DT, CONTEXT, HORIZONS = 0.1, 3, (2, 5)

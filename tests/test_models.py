@@ -31,6 +31,8 @@ from phast.observers import IdentityCanonicalizer, MassCanonicalizer
 from phast.systems import SYSTEMS, black_box, system
 from phast.tables import published
 
+pytestmark = pytest.mark.usefixtures("quick_compile")
+
 THIRTEEN = [name for name, entry in SYSTEMS.items() if entry.benchmark]
 PENDULUM, WINDY, LINES, RAW, OTHER = "pendulum", "windy", "lines", "raw angles", "learned timestep"
 

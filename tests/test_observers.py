@@ -29,7 +29,7 @@ from phast.observers import (
     MassCanonicalizer,
 )
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
 DT = 0.05
 LENGTH = 12

@@ -331,6 +331,13 @@ def test_the_seed_decides_every_bit():
     assert bits(first) != bits(other) and a.loss != c.loss
 
 
+def test_every_epoch_draws_anew():
+    """Nothing is learned, so only the random starts of the rollout can tell two epochs apart."""
+    still = dataclasses.replace(SETTINGS, epochs=3, learning_rate=1e-12)
+    _, history = train(settings=still, loss=PhysicsLoss(data=0.0, rollout=1.0, horizon=3))
+    assert len(set(np.float32(history.loss))) == 3
+
+
 def test_divergence_says_what_to_do():
     wild = dataclasses.replace(SETTINGS, epochs=3, learning_rate=1e30)
     with pytest.raises(FloatingPointError, match=r"diverged in epoch \d: lower the learning rate \(now 1e\+30\)"):

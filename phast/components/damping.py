@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from phast.components.lowrank import AbstractOperator, DiagonalPlusLowRank
+from phast.components.lowrank import AbstractOperator, Dense, DiagonalPlusLowRank
 from phast.components.mass import root, unit_rows
 from phast.components.network import MLP
 from phast.components.parameter import Coefficient, value_of
+from phast.components.spline import Grid
+from phast.errors import InputError
 from phast.manifold import Manifold
 
 
@@ -74,6 +76,8 @@ class HouseholderDamping(AbstractDamping):
         harmonics: int = 4,
         key: PRNGKeyArray,
     ) -> "HouseholderDamping":
+        if total_bound is not None and not total_bound > 0:
+            raise InputError(f"the bound on the damping strength must be positive, not {total_bound}")
         features = manifold.feature_count(harmonics)
         direction_key, strength_key = jax.random.split(key)
         return cls(
@@ -114,3 +118,32 @@ class Friction(AbstractDamping):
         speed = jnp.sqrt(v**2 + self.smoothing**2)
         diagonal = value_of(self.viscous) + value_of(self.coulomb) / speed + value_of(self.quadratic) * speed
         return DiagonalPlusLowRank(jnp.broadcast_to(diagonal, q.shape))
+
+
+class SplineDamping(AbstractDamping):
+    """D(q) = Σ_k B_k(q) L_k L_kᵀ with hat functions B_k ≥ 0 and a Cholesky factor at every node: D ⪰ 0 everywhere.
+
+    ``entries[…, :n]`` make the diagonal of L_k through softplus, the others stand below it.
+    """
+
+    entries: Float[Array, "... k"]
+    grid: Grid
+
+    @classmethod
+    def uninformed(cls, grid: Grid) -> "SplineDamping":
+        """The same at every node, without coupling: softplus(0)² = 0.48 on the diagonal, whatever the data."""
+        n = grid.manifold.size
+        return cls(jnp.zeros((*grid.counts, n * (n + 1) // 2)), grid)
+
+    def operator(self, q, v):
+        n = q.shape[0]
+        if n == 1:
+            return DiagonalPlusLowRank(self.grid.value(jax.nn.softplus(self.entries) ** 2, q, degree=1))
+        rows, columns = jnp.tril_indices(n, k=-1)
+        lower = jnp.eye(n) * jax.nn.softplus(self.entries[..., None, :n])
+        lower = lower.at[..., rows, columns].set(self.entries[..., n:])
+        return Dense(self.grid.value(lower @ jnp.swapaxes(lower, -1, -2), q, degree=1))
+
+    def roughness(self) -> Float[Array, " k"]:
+        """What a smooth damping has little of: second differences."""
+        return self.grid.roughness(self.entries, order=2)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from phast.components.network import MLP
 from phast.components.parameter import Coefficient, Positive, value_of
+from phast.components.spline import Grid
 from phast.manifold import Manifold
 
 
@@ -189,3 +190,32 @@ class Hybrid(AbstractPotential):
 
     def __call__(self, q):
         return self.template(q) + self.epsilon() * self.residual(q)
+
+
+class SplinePotential(AbstractPotential):
+    """V(q) = Σ_k c_k B_k(q) with cubic B-splines: smooth forces from few local coefficients."""
+
+    coefficients: Float[Array, "..."]
+    grid: Grid
+
+    @classmethod
+    def flat(cls, grid: Grid) -> "SplinePotential":
+        """V = 0."""
+        return cls(jnp.zeros(grid.counts), grid)
+
+    def __call__(self, q):
+        return self.grid.value(self.coefficients, q, degree=3)
+
+    def roughness(self) -> Float[Array, " k"]:
+        """What a smooth potential has little of: third differences."""
+        return self.grid.roughness(self.coefficients, order=3)
+
+
+class Sum(AbstractPotential):
+    """V̄ + Ṽ."""
+
+    template: AbstractPotential
+    residual: AbstractPotential
+
+    def __call__(self, q):
+        return self.template(q) + self.residual(q)

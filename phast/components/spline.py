@@ -1,0 +1,84 @@
+"""Splines on a grid over the configuration space: fields that are linear in a few local coefficients.
+
+A :class:`Grid` lays evenly spaced nodes along each coordinate, around the circle for an angle and between two ends for
+a line, and :meth:`Grid.value` contracts node coefficients with B-spline weights of the chosen degree: 1 for damping (it
+follows kinks, and stays positive where its nodes are), 3 for potentials (their forces are smooth). Fields of this kind
+are what second-order fits want: few coefficients, each felt only nearby, and a plain measure of roughness.
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from phast.errors import InputError
+from phast.manifold import TWO_PI, Manifold
+
+LARGEST = 2  # degrees of freedom: a tensor grid grows as nodes**n
+
+
+class Grid(eqx.Module):
+    """``counts[i]`` nodes along coordinate i, over ``[low[i], high[i]]`` where it is a line."""
+
+    manifold: Manifold
+    counts: tuple[int, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    def __check_init__(self):
+        if self.manifold.size > LARGEST:
+            raise InputError(
+                f"splines cover at most {LARGEST} coordinates, not {self.manifold.size}: use a neural field"
+            )
+
+    @classmethod
+    def over(cls, manifold: Manifold, q: Float[Array, "samples n"], count: int) -> "Grid":
+        """A grid with ``count`` nodes per coordinate over the range of the samples."""
+        low, high = jnp.min(q, axis=0), jnp.max(q, axis=0)
+        margin = 0.02 * (high - low) + 1e-6
+        return cls(
+            manifold,
+            (count,) * manifold.size,
+            tuple(float(x) for x in low - margin),
+            tuple(float(x) for x in high + margin),
+        )
+
+    def value(self, coefficients: Float[Array, "..."], q: Float[Array, " n"], degree: int) -> Float[Array, "..."]:
+        """Σ_k B_k(q) c_k, over the leading axes of ``coefficients``, one per coordinate."""
+        block = coefficients
+        for axis in range(self.manifold.size):
+            nodes, weights = self._local(axis, q[axis], degree)
+            block = jnp.tensordot(weights, block[nodes], axes=1)
+        return block
+
+    def _local(self, axis: int, x: Float[Array, ""], degree: int) -> tuple[Int[Array, " k"], Float[Array, " k"]]:
+        """The nodes that x feels along one coordinate, and their weights."""
+        count = self.counts[axis]
+        if self.manifold.circles[axis]:
+            turns = x / TWO_PI
+            s = (turns - jnp.floor(turns)) * count
+            cell = jnp.floor(s)
+            nodes = (cell.astype(int) + jnp.arange(-(degree // 2), degree // 2 + 2)) % count
+            return nodes, _weights(s - cell, degree)
+        inside = count - degree
+        s = (x - self.low[axis]) / (self.high[axis] - self.low[axis]) * inside
+        cell = jnp.clip(jnp.floor(s), 0, inside - 1)
+        return cell.astype(int) + jnp.arange(degree + 1), _weights(s - cell, degree)
+
+    def roughness(self, coefficients: Float[Array, "..."], order: int) -> Float[Array, " k"]:
+        """Differences of this order between neighbouring nodes, along every coordinate."""
+        parts = []
+        for axis, circle in enumerate(self.manifold.circles):
+            ring = coefficients
+            if circle:
+                ring = jnp.concatenate([ring, jnp.take(ring, jnp.arange(order), axis=axis)], axis=axis)
+            parts.append(jnp.diff(ring, n=order, axis=axis).reshape(-1))
+        return jnp.concatenate(parts)
+
+
+def _weights(f: Float[Array, ""], degree: int) -> Float[Array, " k"]:
+    if degree == 1:
+        return jnp.stack([1.0 - f, f])
+    if degree == 3:
+        g = 1.0 - f
+        return jnp.stack([g**3, 3 * f**3 - 6 * f**2 + 4, 3 * g**3 - 6 * g**2 + 4, f**3]) / 6.0
+    raise ValueError(f"splines of degree 1 or 3, not {degree}")
