@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,7 +21,15 @@ from phast.components.parameter import Coefficient
 from phast.components.potential import AbstractPotential
 from phast.datasets import Trajectories, as_trajectories
 from phast.errors import InputError
-from phast.forecaster import AbstractForecaster, AbstractIdentifiable, Filtered, Phast, autoregressive
+from phast.forecaster import (
+    AbstractForecaster,
+    AbstractIdentifiable,
+    Filtered,
+    Phast,
+    autoregressive,
+    roll_out,
+    takeover,
+)
 from phast.suite import as_batch
 from phast.training import AbstractLoss, History, NextStepLoss, Settings, fit
 
@@ -121,17 +130,14 @@ def forecast(
         raise InputError(f"the horizon must be at least one step, not {horizon}")
     if mode not in ("autoregressive", "takeover"):
         raise InputError(f"unknown forecast mode '{mode}': choose autoregressive or takeover")
-    if mode == "takeover" and not isinstance(model, Phast):
+    if mode == "takeover" and not isinstance(model, AbstractIdentifiable):
         raise InputError(f"{type(model).__name__} has no physical state to take over: use mode='autoregressive'")
-
-    def one(q, inputs):
-        return model.takeover(q, horizon, inputs) if mode == "takeover" else autoregressive(model, q, horizon, inputs)
-
-    if u is None:
-        future = jax.jit(jax.vmap(lambda q: one(q, None)))(context)
-    else:
+    inputs = None
+    if u is not None:
         inputs = _inputs(u, (*context.shape[:1], horizon) if batched else (horizon,))
-        future = jax.jit(jax.vmap(one))(context, inputs if batched else inputs[None])
+        inputs = inputs if batched else inputs[None]
+    rollout = takeover if mode == "takeover" else autoregressive
+    future = roll_out(rollout, model, context, horizon, inputs)
     return np.asarray(future if batched else future[0])
 
 
@@ -144,14 +150,17 @@ def filter_states(
         raise InputError("measurement_noise and process_noise are standard deviations: give positive numbers")
     inputs = None if u is None else _inputs(u, positions.shape[:2] if batched else positions.shape[1:2])
 
-    def one(x, v):
-        return model.filter(x, v, measurement_noise=measurement_noise, process_noise=process_noise)
+    inputs = inputs if inputs is None or batched else inputs[None]
+    filtered = _filter_all(model, positions, inputs, measurement_noise, process_noise)
+    return Filtered(*(np.asarray(part if batched else part[0]) for part in filtered))
 
-    if batched:
-        filtered = jax.jit(jax.vmap(one, in_axes=(0, None if inputs is None else 0)))(positions, inputs)
-    else:
-        filtered = jax.jit(one)(positions[0], inputs)
-    return Filtered(*(np.asarray(part) for part in filtered))
+
+@eqx.filter_jit
+def _filter_all(model: Phast, positions, inputs, measurement_noise: float, process_noise: float) -> Filtered:
+    def one(q, u):
+        return model.filter(q, u, measurement_noise=measurement_noise, process_noise=process_noise)
+
+    return jax.vmap(one, in_axes=(0, None if inputs is None else 0))(positions, inputs)
 
 
 def damping(model: AbstractIdentifiable, q: Any) -> np.ndarray:

@@ -6,7 +6,11 @@ re-running the prefix. :class:`Phast` is observer → canonicalizer → port-Ham
 that only a model with a state has: takeover and predict–correct.
 """
 
+import math
+import os
 from abc import abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import equinox as eqx
@@ -52,11 +56,63 @@ def autoregressive(
 
 
 class AbstractIdentifiable(AbstractForecaster):
-    """A forecaster that exposes the physics that it has learned."""
+    """A forecaster that exposes the physics that it has learned, and so has a physical state."""
 
     @abstractmethod
     def learned_system(self) -> PortHamiltonian:
         """V, M and D as they stand."""
+
+    @abstractmethod
+    def takeover(self, context: Float[Array, "K n"], horizon: int, u: Inputs = None) -> Float[Array, "H n"]:
+        """Infer one state at the end of the context, then integrate open loop (Eq. 8)."""
+
+
+def takeover(
+    model: AbstractIdentifiable, context: Float[Array, "K n"], horizon: int, u: Inputs = None
+) -> Float[Array, "H n"]:
+    """Takeover rollout: the counterpart of :func:`autoregressive`."""
+    return model.takeover(context, horizon, u)
+
+
+def roll_out(
+    rollout: Callable,
+    model: AbstractForecaster,
+    contexts: Float[Array, "B K n"],
+    horizon: int,
+    u: Float[Array, "B H inputs"] | None = None,
+) -> Float[Array, "B H n"]:
+    """:func:`autoregressive` or :func:`takeover` forecasts of many trajectories, shared out over the cores.
+
+    A step is made of matrix products too small for XLA to split, so one thread per core, each with its share of the
+    trajectories, is what keeps all of them busy.
+    """
+    count = contexts.shape[0]
+    share = math.ceil(count / (os.cpu_count() or 1))
+    if share < _SMALLEST_SHARE or share == count:
+        return _roll_out(rollout, model, contexts, horizon, u)
+    starts = [
+        min(start, count - share) for start in range(0, count, share)
+    ]  # the last share overlaps: one shape for all
+    with ThreadPoolExecutor(len(starts)) as pool:
+        parts = list(
+            pool.map(
+                lambda i: jax.block_until_ready(
+                    _roll_out(rollout, model, contexts[i : i + share], horizon, None if u is None else u[i : i + share])
+                ),
+                starts,
+            )
+        )
+    return jnp.concatenate([*parts[:-1], parts[-1][(len(starts) - 1) * share - starts[-1] :]])
+
+
+_SMALLEST_SHARE = 16
+
+
+@eqx.filter_jit
+def _roll_out(rollout, model, contexts, horizon, u):
+    if u is None:
+        return jax.vmap(lambda context: rollout(model, context, horizon))(contexts)
+    return jax.vmap(lambda context, inputs: rollout(model, context, horizon, inputs))(contexts, u)
 
 
 class Core(eqx.Module):
@@ -136,8 +192,7 @@ class Phast(AbstractIdentifiable):
         _, q, v = self.init_cache(context)
         return q, self._momentum(q, v)
 
-    def takeover(self, context: Float[Array, "K n"], horizon: int, u: Inputs = None) -> Float[Array, "H n"]:
-        """Infer one state at the end of the context, then integrate open loop (Eq. 8)."""
+    def takeover(self, context, horizon, u=None):
         return self.core.rollout(*self.state_after(context), horizon, u)[0]
 
     def filter(

@@ -197,7 +197,6 @@ class ModelAware(AbstractIdentifiable):
         q, p = self.core(*cache, u)
         return (q, p), q
 
-    def takeover(self, context: Float[Array, "K n"], horizon: int, u=None) -> Float[Array, "H n"]:
-        """Estimate once, then integrate open loop (Eq. 8)."""
+    def takeover(self, context, horizon, u=None):
         state = self.estimate(context)
         return self.core.rollout(state.q, state.p, horizon, u)[0]

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from phast.datasets import Trajectories
 from phast.errors import InputError
-from phast.forecaster import AbstractForecaster, AbstractIdentifiable, Phast, autoregressive
+from phast.forecaster import AbstractForecaster, AbstractIdentifiable, Phast, autoregressive, roll_out, takeover
 from phast.hamiltonian import PortHamiltonian
 from phast.manifold import Manifold
 from phast.observers import FiniteDifference
@@ -48,11 +48,12 @@ def evaluate(
     seen = q if noise == 0.0 else jnp.asarray(test.with_noise(noise, seed=2).q, dtype=float)
     kind = error_name(model.manifold)
     metrics = _next_step(model, seen, q, kind, context) | {"floor": first_step_floor(test)}
-    rolled = roll(model, seen, context, longest)
+    rolled = roll_out(autoregressive, model, seen[:, :context], longest)
     metrics |= _rollout_errors(model.manifold, rolled, q, context, horizons, f"rollout_{kind}")
-    if isinstance(model, Phast):
-        taken = take_over(model, seen, context, longest)
+    if isinstance(model, AbstractIdentifiable):
+        taken = roll_out(takeover, model, seen[:, :context], longest)
         metrics |= _rollout_errors(model.manifold, taken, q, context, horizons, f"rollout_takeover_{kind}")
+    if isinstance(model, Phast):
         metrics |= _probes(model, seen, test)
     if truth is not None:
         metrics |= _energy(truth, model.manifold, rolled, q, context, horizons, test.dt)
@@ -66,18 +67,6 @@ def error_name(manifold: Manifold) -> str:
     if all(manifold.circles):
         return "theta_wrap_mse"
     return "mixed_mse" if any(manifold.circles) else "mse"
-
-
-@eqx.filter_jit
-def roll(model: AbstractForecaster, q: Float[Array, "B T n"], context: int, horizon: int) -> Float[Array, "B H n"]:
-    """Autoregressive forecasts of every trajectory from its first ``context`` samples."""
-    return jax.vmap(lambda x: autoregressive(model, x, horizon))(q[:, :context])
-
-
-@eqx.filter_jit
-def take_over(model: Phast, q: Float[Array, "B T n"], context: int, horizon: int) -> Float[Array, "B H n"]:
-    """Takeover forecasts of every trajectory."""
-    return jax.vmap(lambda x: model.takeover(x, horizon))(q[:, :context])
 
 
 def first_step_floor(test: Trajectories) -> float:

@@ -95,8 +95,9 @@ class HouseholderDamping(AbstractDamping):
 
     def operator(self, q, v):
         features = self.manifold.features(q, self.harmonics)
-        directions = unit_rows(self.direction_network(features).reshape(-1, q.shape[0]))
-        factor = directions.T * root(self._bounded(self.strength_network(features)))
+        factor = root(self._bounded(self.strength_network(features)))[None]
+        if q.shape[0] > 1:  # in one dimension k kᵀ = 1 whatever the network says
+            factor = unit_rows(self.direction_network(features).reshape(-1, q.shape[0])).T * factor
         return DiagonalPlusLowRank(jnp.broadcast_to(value_of(self.base), q.shape), factor)
 
     def _bounded(self, raw: Float[Array, " r"]) -> Float[Array, " r"]:

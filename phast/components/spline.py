@@ -61,6 +61,7 @@ class Grid(eqx.Module):
             return nodes, _weights(s - cell, degree)
         inside = count - degree
         s = (x - self.low[axis]) / (self.high[axis] - self.low[axis]) * inside
+        s = jnp.clip(s, 0.0, inside) if degree == 1 else s  # hats stay positive; cubics go on as they leave
         cell = jnp.clip(jnp.floor(s), 0, inside - 1)
         return cell.astype(int) + jnp.arange(degree + 1), _weights(s - cell, degree)
 
