@@ -9,7 +9,7 @@ Data flows down this list, and a module imports only from modules above it::
     observers, forecaster,
     horizon                     positions -> state -> future
     models, checkpoint          named compositions; files
-    training, identify,
+    training, identify, sharp,
     metrics, suite              fitting to first and second order, judging, records
     api, plots, tables          what a user calls; figures; the paper's numbers
     demo, bench, cli            the main job; measurements; the command line
@@ -41,6 +41,7 @@ MODULES = (
     "checkpoint",
     "training",
     "identify",
+    "sharp",
     "metrics",
     "suite",
     "api",

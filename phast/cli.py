@@ -203,13 +203,13 @@ def fit(
     from phast.checkpoint import save
     from phast.datasets import benchmark_split, load_trajectories
     from phast.models import model_builder, parameter_count
-    from phast.suite import as_batch, preset
+    from phast.suite import PRESETS, as_batch
     from phast.systems import SYSTEMS, system
     from phast.training import fit
 
     if float64:
         enable_float64()
-    chosen = preset("paper")
+    chosen = PRESETS["paper"]
     changes = {"epochs": epochs, "learning_rate": learning_rate}
     settings = dataclasses.replace(chosen.settings, **{k: v for k, v in changes.items() if v is not None})
     unfinished = output.with_name(output.name + ".unfinished")
@@ -346,34 +346,33 @@ def evaluate(
     json_file: JsonFile = None,
 ) -> None:
     """Train and judge models on a system by the paper's protocol, beside the published numbers."""
-    import dataclasses
-
     from phast.api import enable_float64
     from phast.models import model_builder
     from phast.suite import preset as preset_named
     from phast.suite import run_seeds
     from phast.systems import system
+    from phast.training import Settings
 
-    if float64:
+    way = preset_named(preset)
+    if float64 or way.needs_float64:
         enable_float64()
-    chosen, settings = system(name), preset_named(preset).settings
+    chosen = system(name)
     names = [part.strip() for part in model.split(",") if part.strip()]
     if not names:
         raise InputError("--model names no model: `phast models` lists all")
     for each in names:
         model_builder(each)
-    if epochs is not None:
-        settings = dataclasses.replace(settings, epochs=epochs)
+    settings = None if epochs is None else Settings(epochs=epochs)
     records = []
     for each in names:
-        with _progress(f"{each} on {name}", seeds=seeds, epochs=settings.epochs) as on_epoch:
+        with _progress(f"{each} on {name}", seeds=seeds, epochs=epochs or Settings().epochs) as on_epoch:
             outcomes = run_seeds(
                 chosen,
                 each,
                 preset_name=preset,
                 seeds=range(seeds),
                 noise=noise,
-                settings=settings if epochs is not None else None,
+                settings=settings,
                 on_epoch=on_epoch,
             )
         records += [outcome.record for outcome in outcomes]

@@ -109,7 +109,8 @@ def fit_window(
 
 def _window_residual(core: Core, manifold: Manifold, y: Float[Array, "K n"], weights: Float[Array, " K"]):
     n = y.shape[1]
-    weak = _WEAK_PRIOR * jnp.sqrt(jnp.mean(manifold.difference(y[1:], y[:-1]) ** 2) + 1e-12)
+    steps = manifold.difference(y[1:], y[:-1]) * weights[1:, None]
+    weak = _WEAK_PRIOR * jnp.sqrt(jnp.mean(steps**2) + 1e-12)
 
     def residual(x):
         q, _ = core.rollout(x[:n], x[n:], y.shape[0] - 1)

@@ -8,6 +8,7 @@ determine: its inverse is the covariance of the coefficients, and its null space
 can tell.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -198,7 +199,7 @@ def match(
         return ((jax.vmap(lambda x, w: acceleration(model, x, w))(q, v) - a) / deviation).reshape(-1)
 
     @jax.jit
-    def linearise(theta, _):
+    def linearise(theta, batches):
         def add(total, batch):
             r = residual(theta, *batch)
             jacobian = jax.jacfwd(residual)(theta, *batch)
@@ -208,12 +209,12 @@ def match(
         return Normal(*jax.lax.scan(add, zero, batches)[0])
 
     @jax.jit
-    def cost(theta, _):
+    def cost(theta, batches):
         return jnp.sum(jax.lax.map(lambda batch: jnp.sum(residual(theta, *batch) ** 2), batches))
 
     theta, _, _ = levenberg_marquardt(
-        linearise,
-        cost,
+        lambda t, _: linearise(t, batches),
+        lambda t, _: cost(t, batches),
         lambda local, normal, step: None,
         lambda t: roughness(rebuild(t), smoothness),
         theta,
@@ -247,11 +248,13 @@ def shoot(
     *,
     dt: float,
     noise: float,
-    smoothness: float = 1.0,
     iterations: int = 12,
     chunk: int = 100,
 ) -> Identified:
-    """Fit every learned coefficient of the core's system to windows of positions, their initial states eliminated."""
+    """Fit every learned coefficient of the core's system to windows of positions, their initial states eliminated.
+
+    Spline fields are fitted twice: with a faint smoothness prior, and with the one that the evidence then prefers.
+    """
     theta, rebuild = _coefficients(core.system)
     n = manifold.size
     chunk = min(chunk, len(windows))
@@ -275,7 +278,7 @@ def shoot(
         return rest.T @ rest, rest.T @ rest_r, r @ r, (x_from_r, x_from_theta)
 
     @jax.jit
-    def linearise(theta, states):
+    def linearise(theta, states, y):
         def add(total, batch):
             matrix, gradient, cost, local = jax.vmap(lambda x, w: eliminate(theta, x, w))(*batch)
             return (total[0] + matrix.sum(0), total[1] + gradient.sum(0), total[2] + cost.sum()), local
@@ -285,7 +288,7 @@ def shoot(
         return Normal(*total, local)
 
     @jax.jit
-    def cost(theta, states):
+    def cost(theta, states, y):
         each = jax.vmap(lambda x, w: jnp.sum(residual(theta, x, w) ** 2))
         return jnp.sum(jax.lax.map(lambda batch: jnp.sum(each(*batch)), (states, y)))
 
@@ -294,11 +297,23 @@ def shoot(
         from_r, from_theta = local
         return states - from_r - from_theta @ step
 
-    def prior(t):
-        return roughness(rebuild(t), smoothness)
+    def run(theta, states, weights):
+        return levenberg_marquardt(
+            lambda t, x: linearise(t, x, y),
+            lambda t, x: cost(t, x, y),
+            move,
+            lambda t: roughness(rebuild(t), weights),
+            theta,
+            states,
+            iterations=iterations,
+        )
 
-    theta, states, normal = levenberg_marquardt(linearise, cost, move, prior, theta, states, iterations=iterations)
-    jacobian = jax.jacfwd(prior)(theta)
+    weights = np.full(len(_splines_of(core.system)), _WEIGHTS[0])
+    theta, states, normal = run(theta, states, weights)
+    if weights.size:
+        weights = choose_smoothness(normal, theta, rebuild)
+        theta, states, normal = run(theta, states, weights)
+    jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), weights))(theta)
     covariance = np.linalg.pinv(np.asarray(normal.matrix + jacobian.T @ jacobian), hermitian=True)
     rms = float(np.sqrt(float(normal.cost) / y.size)) * noise
     return Identified(rebuild(theta), np.asarray(normal.matrix), covariance, rms, int(y.size))
@@ -326,14 +341,49 @@ def _coefficients(system: PortHamiltonian) -> tuple[Float[Array, " k"], Callable
     return theta, lambda t: eqx.combine(unravel(t), static)
 
 
-def roughness(system: PortHamiltonian, smoothness: float) -> Float[Array, " k"]:
+def roughness(system: PortHamiltonian, smoothness: float | Float[Array, " fields"]) -> Float[Array, " k"]:
     """Prior residuals: the roughness of every spline field, and a whisper that keeps unseen nodes where they are."""
+    fields = _splines_of(system)
+    weights = jnp.broadcast_to(jnp.asarray(smoothness, dtype=float), (len(fields),))
     parts = [jnp.zeros(1)]
-    for leaf in jax.tree.leaves(system, is_leaf=_is_spline):
-        if _is_spline(leaf):
-            values = leaf.coefficients if isinstance(leaf, SplinePotential) else leaf.entries
-            parts += [smoothness * leaf.roughness(), 1e-4 * values.reshape(-1)]
+    for weight, field in zip(weights, fields, strict=True):
+        values = field.coefficients if isinstance(field, SplinePotential) else field.entries
+        parts += [weight * field.roughness(), 1e-4 * values.reshape(-1)]
     return jnp.concatenate(parts)
+
+
+def _splines_of(system: PortHamiltonian) -> list[SplinePotential | SplineDamping]:
+    return [leaf for leaf in jax.tree.leaves(system, is_leaf=_is_spline) if _is_spline(leaf)]
+
+
+def choose_smoothness(
+    normal: Normal, theta: Float[Array, " k"], rebuild: Callable[[Array], PortHamiltonian]
+) -> Float[np.ndarray, " fields"]:
+    """The weight of each field's roughness that the data themselves prefer: the largest evidence (marginal likelihood).
+
+    With the residuals linear around ``theta`` and the roughness linear in it, the evidence of a choice is a formula:
+    the best fit that the prior allows, and how much of the prior's volume that fit leaves.
+    """
+    matrix, gradient, at = (np.asarray(x) for x in (normal.matrix, normal.gradient, theta))
+    jacobians = [
+        np.asarray(jax.jacfwd(lambda t, k=k: _splines_of(rebuild(t))[k].roughness())(theta))
+        for k in range(len(_splines_of(rebuild(theta))))
+    ]
+    penalties = [jacobian.T @ jacobian for jacobian in jacobians]
+    ranks = [np.linalg.matrix_rank(penalty, hermitian=True) for penalty in penalties]
+
+    def evidence(weights: tuple[float, ...]) -> float:
+        prior = sum((w**2 * p for w, p in zip(weights, penalties, strict=True)), 1e-8 * np.eye(len(at)))
+        posterior = matrix + prior
+        step = -np.linalg.solve(posterior, gradient + prior @ at)
+        fit = 2 * gradient @ step + step @ matrix @ step + (at + step) @ prior @ (at + step)
+        volume = sum(2 * rank * np.log(w) for w, rank in zip(weights, ranks, strict=True))
+        return -0.5 * (fit + np.linalg.slogdet(posterior)[1] - volume)
+
+    return np.array(max(itertools.product(_WEIGHTS, repeat=len(penalties)), key=evidence))
+
+
+_WEIGHTS = tuple(10.0 ** (k / 2) for k in range(-4, 11))
 
 
 def _is_spline(node: Any) -> bool:

@@ -192,12 +192,12 @@ _OTHER = Row(_as_given, mass=lambda system: system.port_hamiltonian.mass)
 
 def phast_known(system: System, *, key: PRNGKeyArray, **variation: Any) -> Phast:
     """V and M from the system, every damping coefficient forgotten and learned."""
-    row = _row(system)
+    row = row_of(system)
     return known(
         manifold=system.manifold,
         dt=system.dt,
         potential=row.template(system),
-        damping=forgotten(_true_damping(system)),
+        damping=forgotten(true_damping(system)),
         mass=row.mass(system),
         timestep=_timestep(system, row, **variation),
         key=key,
@@ -216,8 +216,8 @@ def phast_partial(
 
     ``bound`` is β̄: by default the system's own damping variation, as in the paper; None for none.
     """
-    row = _row(system)
-    law = _true_damping(system)
+    row = row_of(system)
+    law = true_damping(system)
     windy = isinstance(law, WindyDamping)
     return partial(
         manifold=system.manifold,
@@ -235,8 +235,8 @@ def phast_partial(
 
 def phast_unknown(system: System, *, key: PRNGKeyArray, bound: float | None = None, **variation: Any) -> Phast:
     """Everything learned; on windy systems an unbounded Householder D(q) over a learned base."""
-    row = _row(system)
-    law = _true_damping(system)
+    row = row_of(system)
+    law = true_damping(system)
     constant = ConstantDamping(0.0) if row.silent else ConstantDamping(Positive.uninformed())
     return unknown(
         manifold=system.manifold,
@@ -254,13 +254,15 @@ def full_state(model: Phast, *, learned_timestep: bool = True) -> Core:
     return eqx.tree_at(lambda core: core.transition.timestep, model.core, timestep)
 
 
-def _row(system: System) -> Row:
+def row_of(system: System) -> Row:
+    """What the paper gives a model of this system."""
     if not isinstance(system.dynamics, PortHamiltonian) and system.name not in ROWS:
         raise InputError(f"'{system.name}' gives no potential or mass to build on: use models.unknown(…) for it")
     return ROWS.get(system.name, _OTHER)
 
 
-def _true_damping(system: System) -> AbstractDamping:
+def true_damping(system: System) -> AbstractDamping:
+    """The simulator's damping law; none where there is no known energy."""
     return system.dynamics.damping if isinstance(system.dynamics, PortHamiltonian) else ConstantDamping(0.0)
 
 

@@ -6,6 +6,7 @@ neural are splines here: as free, but linear in local coefficients, so that a le
 and says how sure it is. It computes in float64.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phast.components.damping import AbstractDamping, SplineDamping
+from phast.components.damping import AbstractDamping, SplineDamping, WindyDamping
 from phast.components.mass import AbstractMass, ConstantMass
 from phast.components.potential import AbstractPotential, SplinePotential, Sum
 from phast.components.spline import Grid
@@ -24,6 +25,8 @@ from phast.hamiltonian import PortHamiltonian
 from phast.horizon import ModelAware
 from phast.identify import Identified, Samples, choose_smoother, differentiate, match, noise_scale, shoot
 from phast.integrators import ExactDamping, RungeKutta, Timestep, Transition, leapfrog
+from phast.models import forgotten, row_of, true_damping
+from phast.systems import System
 
 MATCH_SAMPLES = 40_000
 SHOOT_SAMPLES = 60_000
@@ -93,3 +96,37 @@ def sharpen(
         system = identified.system
     model = ModelAware(Core(system, transition), data.manifold, data.dt, window=context, noise=noise)
     return Sharpened(model, identified, noise)
+
+
+# --- the paper's systems ---------------------------------------------------------------------------------------------
+
+
+def _known(system: System, data: Trajectories) -> PortHamiltonian:
+    """The template's scalars and every damping coefficient, with the true M(q)."""
+    return PortHamiltonian(row_of(system).template(system), _mass(system), forgotten(true_damping(system)))
+
+
+def _partial(system: System, data: Trajectories) -> PortHamiltonian:
+    """A spline residual beside the template; a free D(q) on windy systems, the law's coefficients elsewhere."""
+    law = true_damping(system)
+    free = isinstance(law, WindyDamping)
+    return partial_system(data, row_of(system).template(system), _mass(system), None if free else forgotten(law))
+
+
+def _unknown(system: System, data: Trajectories) -> PortHamiltonian:
+    return unknown_system(data, _mass(system))
+
+
+def _mass(system: System) -> AbstractMass:
+    """The system's own M(q), or the one to learn where that is the question."""
+    mass = row_of(system).mass(system)
+    if jax.tree.leaves(eqx.filter(mass, eqx.is_inexact_array)) or not isinstance(system.dynamics, PortHamiltonian):
+        return mass
+    return system.dynamics.mass
+
+
+COMPOSITIONS: dict[str, Callable[[System, Trajectories], PortHamiltonian]] = {
+    "phast-known": _known,
+    "phast-partial": _partial,
+    "phast-unknown": _unknown,
+}

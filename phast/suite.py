@@ -12,11 +12,13 @@ import os
 import platform
 import subprocess
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -27,27 +29,90 @@ from phast.forecaster import AbstractForecaster
 from phast.hamiltonian import PortHamiltonian
 from phast.metrics import evaluate
 from phast.models import model_builder, parameter_count
+from phast.sharp import COMPOSITIONS, sharpen
 from phast.systems import System
 from phast.training import AbstractLoss, Batch, History, NextStepLoss, Settings, fit, warm_up
 
 Record = dict[str, Any]
+OnEpoch = Callable[[int, History], None]
 
 
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """A way to train: settings and loss."""
+class Trained(NamedTuple):
+    """A model as training left it; the best epoch is 0 where there are no epochs."""
+
+    model: AbstractForecaster
+    best_epoch: int
+    compile_seconds: float
+    train_seconds: float
+
+
+class AbstractPreset(eqx.Module):
+    """A way to train named models on a system's data."""
+
+    needs_float64: eqx.AbstractVar[bool]
+
+    @abstractmethod
+    def train(
+        self, system: System, model_name: str, data: Split, seeds: Sequence[int], on_epoch: OnEpoch
+    ) -> list[Trained]:
+        """One trained model per seed."""
+
+
+class GradientPreset(AbstractPreset):
+    """AdamW on a loss, seeds side by side in threads."""
 
     settings: Settings
     loss: AbstractLoss
+    needs_float64: bool = False
+
+    def train(self, system, model_name, data, seeds, on_epoch):
+        train, validation = as_batch(data.train), as_batch(data.validation)
+        start = time.perf_counter()
+        models = [model_builder(model_name)(system, key=jax.random.key(seed)) for seed in seeds]
+        warm_up(models[0], train, validation, loss=self.loss, settings=self.settings)
+        compile_seconds = time.perf_counter() - start
+
+        def one(seed: int, model: AbstractForecaster) -> Trained:
+            begun = time.perf_counter()
+            fitted, history = fit(
+                model,
+                train,
+                validation,
+                loss=self.loss,
+                settings=self.settings,
+                key=jax.random.fold_in(jax.random.key(seed), 1),
+                on_epoch=lambda h: on_epoch(seed, h),
+            )
+            return Trained(fitted, history.best_epoch, compile_seconds, time.perf_counter() - begun)
+
+        with ThreadPoolExecutor(max_workers=min(len(seeds), os.cpu_count() or 1)) as pool:
+            return list(pool.map(one, seeds, models))
 
 
-PRESETS: dict[str, Preset] = {
+class SharpPreset(AbstractPreset):
+    """Second-order identification and a model-aware observer (:mod:`phast.sharp`); a seed draws the samples used."""
+
+    needs_float64: bool = True
+
+    def train(self, system, model_name, data, seeds, on_epoch):
+        if model_name not in COMPOSITIONS:
+            raise InputError(f"the sharp preset fits {', '.join(COMPOSITIONS)}, not '{model_name}'")
+        trained = []
+        for seed in seeds:
+            begun = time.perf_counter()
+            found = sharpen(COMPOSITIONS[model_name](system, data.train), data.train, seed=seed)
+            trained.append(Trained(found.model, 0, 0.0, time.perf_counter() - begun))
+        return trained
+
+
+PRESETS: dict[str, AbstractPreset] = {
     # Section 4.1 and appendix E.3; the loss keeps the unknowable first step, as the paper's does.
-    "paper": Preset(Settings(), NextStepLoss()),
+    "paper": GradientPreset(Settings(), NextStepLoss()),
+    "sharp": SharpPreset(),
 }
 
 
-def preset(name: str) -> Preset:
+def preset(name: str) -> AbstractPreset:
     """The preset called ``name``."""
     if name not in PRESETS:
         raise InputError(f"unknown preset '{name}': choose one of {', '.join(PRESETS)}")
@@ -60,7 +125,6 @@ class Outcome:
 
     record: Record
     model: AbstractForecaster
-    history: History
 
 
 def as_batch(data: Trajectories) -> Batch:
@@ -77,63 +141,46 @@ def run_seeds(
     noise: float = 0.0,
     settings: Settings | None = None,
     data: Split | None = None,
-    on_epoch: Callable[[int, History], None] = lambda seed, history: None,
+    on_epoch: OnEpoch = lambda seed, history: None,
 ) -> list[Outcome]:
     """Train and evaluate ``model_name`` on the benchmark data of ``system``, once per seed.
 
-    ``settings`` replaces those of the preset (for a quick look; the record then says so). Noise goes on training and
-    validation data and on the test contexts; errors are always against the clean trajectories.
+    ``settings`` replaces those of a gradient preset (for a quick look; the record then says so). Noise goes on training
+    and validation data and on the test contexts; errors are always against the clean trajectories.
     """
     chosen = preset(preset_name)
-    chosen = chosen if settings is None else dataclasses.replace(chosen, settings=settings)
-    builder = model_builder(model_name)
+    if settings is not None:
+        if not isinstance(chosen, GradientPreset):
+            raise InputError(f"preset '{preset_name}' has no epochs to change")
+        chosen = GradientPreset(settings, chosen.loss)
+    model_builder(model_name)
     data = benchmark_split(system) if data is None else data
-    train, validation = (as_batch(_noisy(part, noise, i)) for i, part in enumerate((data.train, data.validation)))
-
-    start = time.perf_counter()
-    models = [builder(system, key=jax.random.key(seed)) for seed in seeds]
-    warm_up(models[0], train, validation, loss=chosen.loss, settings=chosen.settings)
-    compile_seconds = time.perf_counter() - start
-
-    def train_one(seed: int, model: AbstractForecaster) -> tuple[AbstractForecaster, History, float]:
-        begun = time.perf_counter()
-        fitted, history = fit(
-            model,
-            train,
-            validation,
-            loss=chosen.loss,
-            settings=chosen.settings,
-            key=jax.random.fold_in(jax.random.key(seed), 1),
-            on_epoch=lambda h: on_epoch(seed, h),
-        )
-        return fitted, history, time.perf_counter() - begun
-
-    with ThreadPoolExecutor(max_workers=min(len(seeds), os.cpu_count() or 1)) as pool:
-        trained = list(pool.map(train_one, seeds, models))
+    seen = Split(_noisy(data.train, noise, 0), _noisy(data.validation, noise, 1), data.test)
+    trained = chosen.train(system, model_name, seen, seeds, on_epoch)
 
     truth = system.dynamics if isinstance(system.dynamics, PortHamiltonian) else None
     outcomes = []
-    for seed, (fitted, history, train_seconds) in zip(seeds, trained, strict=True):
+    for seed, done in zip(seeds, trained, strict=True):
         begun = time.perf_counter()
-        metrics = evaluate(fitted, data.test, truth=truth, noise=noise)
+        metrics = evaluate(done.model, data.test, truth=truth, noise=noise)
         record = {
             "system": system.name,
             "model": model_name,
             "preset": preset_name if settings is None else f"{preset_name} with {dataclasses.asdict(settings)}",
             "seed": seed,
             "noise": noise,
-            "parameters": parameter_count(fitted),
+            "parameters": parameter_count(done.model),
             "metrics": metrics,
-            "best_epoch": history.best_epoch,
+            "best_epoch": done.best_epoch,
             "seconds": {
-                "compile": round(compile_seconds, 3),
-                "train": round(train_seconds, 3),
+                "compile": round(done.compile_seconds, 3),
+                "train": round(done.train_seconds, 3),
                 "evaluate": round(time.perf_counter() - begun, 3),
             },
             "versions": versions(),
             "commit": commit(),
         }
-        outcomes.append(Outcome(record, fitted, history))
+        outcomes.append(Outcome(record, done.model))
     return outcomes
 
 
@@ -151,7 +198,7 @@ def run_missing(
     preset_name: str,
     seeds: Sequence[int],
     noise: float = 0.0,
-    on_epoch: Callable[[int, History], None] = lambda seed, history: None,
+    on_epoch: OnEpoch = lambda seed, history: None,
 ) -> list[Record]:
     """The records of these runs: read where they exist, run and written where they do not."""
     paths = {seed: record_path(folder, system.name, model_name, preset_name, seed, noise) for seed in seeds}

@@ -74,7 +74,7 @@ class Comparison(NamedTuple):
     @property
     def ratio(self) -> float | None:
         """Ours over theirs, where that means anything."""
-        return self.mean / self.published[0] if self.published and self.published[0] > 0 else None
+        return self.mean / self.published[0] if self.published and min(self.mean, self.published[0]) > 0 else None
 
 
 def compare(records: Iterable[Record], metrics: Sequence[str]) -> list[Comparison]:

@@ -1,0 +1,195 @@
+"""State estimation through the model, and second-order identification: laws on small data, in float64."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from phast.components.damping import ConstantDamping, WindyDamping
+from phast.components.mass import ConstantMass
+from phast.components.parameter import Positive
+from phast.components.potential import Cosine, Quadratic, Scaled
+from phast.datasets import Trajectories, simulate
+from phast.errors import InputError
+from phast.forecaster import Core, autoregressive
+from phast.hamiltonian import PortHamiltonian
+from phast.horizon import ModelAware, estimate_state, smooth_map
+from phast.identify import Smoother, acceleration, choose_smoother, differentiate, match, noise_scale, shoot
+from phast.integrators import ExactDamping, Timestep, Transition, leapfrog
+from phast.manifold import Manifold
+from phast.sharp import sharpen
+from phast.systems import system
+
+WINDY = system("pendulum-windy")
+STEP = Transition(leapfrog(), ExactDamping(), Timestep(WINDY.dt, 8))
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+@pytest.fixture(scope="module")
+def swings() -> Trajectories:
+    return simulate(WINDY, 24, length=60, seed=3)
+
+
+def learner() -> PortHamiltonian:
+    """KNOWN, every coefficient wrong."""
+    law = WindyDamping(Positive.uninformed(), Positive.uninformed(), (0,))
+    return PortHamiltonian(Scaled(Cosine(9.81), Positive.starting_at(1.3)), ConstantMass(1.0), law)
+
+
+def coefficients(fitted: PortHamiltonian) -> list[float]:
+    return [float(fitted.potential.scale()), float(fitted.damping.base()), float(fitted.damping.gain())]
+
+
+# --- the moving horizon ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def estimates(swings):
+    with jax.enable_x64(True):
+        core = Core(WINDY.port_hamiltonian, STEP)
+        estimate = eqx.filter_jit(jax.vmap(lambda y: estimate_state(core, WINDY.manifold, WINDY.dt, y, noise=0.01)))
+        return {
+            "clean": estimate(jnp.asarray(swings.q[:, :10])),
+            "noisy": estimate(jnp.asarray(swings.with_noise(0.01, seed=1).q[:, :10])),
+            "jump": estimate(jnp.asarray(swings.q[:, :10]).at[:, 5:].add(2 * np.pi)),
+        }
+
+
+def test_the_true_model_finds_the_true_state(estimates, swings):
+    np.testing.assert_allclose(estimates["clean"].p, swings.p[:, 9], rtol=1e-4, atol=1e-4)  # eight leapfrogs per sample
+    rough = np.abs(np.diff(swings.q[:, 8:10], axis=1)[:, 0] / WINDY.dt - swings.v[:, 9])
+    assert np.median(np.abs(estimates["clean"].p - swings.p[:, 9])) < 1e-3 * np.median(rough)
+    assert not estimates["clean"].fell_back.any()
+
+
+def test_a_turn_of_the_angle_changes_nothing(estimates):
+    np.testing.assert_allclose(estimates["jump"].p, estimates["clean"].p, atol=1e-8)
+
+
+def test_the_covariance_covers_the_error(estimates, swings):
+    """Errors in units of their own standard deviation have a mean square near one."""
+    noisy = estimates["noisy"]
+    deviation = np.sqrt(np.asarray(noisy.covariance[:, 1, 1]))
+    scores = np.asarray(noisy.p[:, 0] - swings.p[:, 9, 0]) / deviation
+    assert 0.4 < np.mean(scores**2) < 2.0
+    covariance = np.asarray(noisy.covariance)
+    np.testing.assert_allclose(covariance, np.swapaxes(covariance, 1, 2), atol=1e-9)
+
+
+def test_a_hopeless_context_falls_back_and_says_so():
+    """A potential that is not finite gives no path to fit: the smoother's state stands in."""
+    broken = PortHamiltonian(Quadratic(float("inf")), ConstantMass(1.0), ConstantDamping(0.0))
+    y = jnp.linspace(1.0, 1.9, 10)[:, None]
+    state = estimate_state(Core(broken, STEP), Manifold.parse("x"), 0.05, y)
+    assert bool(state.fell_back)
+    assert float(state.p[0]) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_smoothing_keeps_straight_lines_and_fills_gaps():
+    y = jnp.linspace(0.0, 2.0, 9)[:, None]
+    weights = jnp.ones(9).at[4].set(0.0)
+    smooth, slopes = smooth_map(y.at[4].set(50.0), weights, 0.5)
+    np.testing.assert_allclose(smooth, y, atol=1e-9)
+    np.testing.assert_allclose(slopes, 0.5, atol=1e-9)
+
+
+def test_forecasts_follow_the_truth_and_use_no_future(swings):
+    model = ModelAware(Core(WINDY.port_hamiltonian, STEP), WINDY.manifold, WINDY.dt)
+    q = jnp.asarray(swings.q[0])
+    np.testing.assert_allclose(autoregressive(model, q[:10], 20), q[10:30], atol=1e-3)
+    np.testing.assert_allclose(model.takeover(q[:10], 20), autoregressive(model, q[:10], 20), atol=1e-12)
+    predict = eqx.filter_jit(model.predict_next)
+    predicted = predict(q[:30])
+    np.testing.assert_allclose(predicted[3:29], q[4:30], atol=1e-3)
+    changed = predict(q[:30].at[20:].add(1.0))
+    np.testing.assert_allclose(changed[:20], predicted[:20], atol=1e-6)
+
+
+# --- identification --------------------------------------------------------------------------------------------------
+
+
+def test_noise_is_measured_and_clean_data_are_seen_to_be_clean(swings):
+    assert noise_scale(swings) < 1e-5
+    assert noise_scale(swings.with_noise(0.02, seed=5)) == pytest.approx(0.02, rel=0.15)
+
+
+def test_more_noise_asks_for_a_wider_smoother(swings):
+    widths = [choose_smoother(swings.with_noise(s, seed=5), s).window for s in (1e-6, 1e-2, 5e-2)]
+    assert widths[0] < widths[1] <= widths[2]
+
+
+def test_smoothers_differentiate_polynomials_exactly():
+    t = 0.1 * np.arange(20)
+    data = Trajectories((1.0 + t - 2.0 * t**2 + 0.3 * t**4)[None, :, None], 0.1, Manifold.parse("x"))
+    samples = differentiate(data, Smoother(7, 4))
+    inner = t[3:-3]
+    np.testing.assert_allclose(samples.v[:, 0], 1.0 - 4.0 * inner + 1.2 * inner**3, atol=1e-9)
+    np.testing.assert_allclose(samples.a[:, 0], -4.0 + 3.6 * inner**2, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["pendulum-windy", "cartpole-windy", "double-pendulum-damped"])
+def test_accelerations_are_those_of_the_simulator(name):
+    """Central differences of the simulated velocity, M(q) or not."""
+    chosen = system(name)
+    data = simulate(chosen, 2, length=7, dt=1e-3)
+    a = (data.v[:, 4] - data.v[:, 2]) / 2e-3
+    found = jax.vmap(lambda q, v: acceleration(chosen.port_hamiltonian, q, v))(
+        jnp.asarray(data.q[:, 3]), jnp.asarray(data.v[:, 3])
+    )
+    np.testing.assert_allclose(found, a, rtol=1e-3, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def identified(swings):
+    with jax.enable_x64(True):
+        samples = differentiate(swings, Smoother(7, 6))
+        started = match(learner(), samples, deviation=0.05)
+        windows = swings.windows(20, 20).q
+        clean = shoot(Core(started, STEP), WINDY.manifold, windows, dt=WINDY.dt, noise=1e-5)
+        noisy = swings.with_noise(0.01, seed=9).windows(20, 20).q
+        return started, clean, shoot(Core(started, STEP), WINDY.manifold, noisy, dt=WINDY.dt, noise=0.01)
+
+
+def test_matching_comes_close_and_shooting_closer(identified):
+    truth = np.array([1.0, 0.3, 0.5])
+    started, clean, _ = identified
+    np.testing.assert_allclose(coefficients(started), truth, atol=2e-2)
+    np.testing.assert_allclose(coefficients(clean.system), truth, atol=2e-4)
+    assert clean.rms < 1e-5
+
+
+def test_uncertainties_are_honest(identified):
+    """The errors of the noisy fit, weighed by its information, are a chi-square of three degrees of freedom."""
+    _, clean, noisy = identified
+    raw = [np.array([float(s.potential.scale.raw), float(s.damping.base.raw), float(s.damping.gain.raw)])
+           for s in (noisy.system, clean.system)]  # fmt: skip
+    off = raw[0] - raw[1]
+    assert 0.05 < off @ noisy.information @ off < 16.0
+    np.testing.assert_allclose(noisy.covariance @ noisy.information, np.eye(3), atol=1e-4)
+    assert noisy.rms == pytest.approx(0.01, rel=0.2)
+
+
+def test_a_shared_scale_is_seen_to_be_undetermined(swings):
+    """With V, M and D all free, multiplying all three changes no trajectory: one direction has no information."""
+    free = eqx.tree_at(lambda s: s.mass, learner(), ConstantMass(Positive.starting_at(1.3)))
+    samples = differentiate(swings, Smoother(7, 6))
+    started = match(free, samples, deviation=0.05)
+    found = shoot(Core(started, STEP), WINDY.manifold, swings.windows(20, 20).q[:30], dt=WINDY.dt, noise=1e-4)
+    values = np.linalg.eigvalsh(found.information / np.sqrt(np.outer(*[np.diag(found.information)] * 2)))
+    assert values[0] < 1e-7 * values[-1]
+    ratios = np.array(coefficients(found.system)) / float(found.system.mass.masses())
+    np.testing.assert_allclose(ratios, [1.0, 0.3, 0.5], atol=1e-3)
+
+
+def test_sharpen_learns_a_forecaster_from_positions(swings):
+    found = sharpen(learner(), swings, seed=0)
+    np.testing.assert_allclose(coefficients(found.model.core.system), [1.0, 0.3, 0.5], atol=1e-3)
+    again = sharpen(learner(), swings, seed=0)
+    assert coefficients(again.model.core.system) == coefficients(found.model.core.system)
+
+
+def test_nothing_to_learn_is_said(swings):
+    with pytest.raises(InputError, match="nothing to identify"):
+        sharpen(WINDY.port_hamiltonian, swings)
