@@ -136,20 +136,25 @@ def demo(
         "demo"
     ),
     model: Annotated[str, typer.Option(help="Which model to fit.")] = "phast-partial",
+    preset: Annotated[str, typer.Option(help="How to train: paper or sharp.")] = "paper",
     json_file: JsonFile = None,
 ) -> None:
     """Simulate Windy Pendulum, learn it from positions, forecast 100 steps, compare with the truth, draw figures."""
     import time
 
+    from phast.api import enable_float64
     from phast.demo import CONTEXT, HORIZON, run
     from phast.models import model_builder
+    from phast.suite import preset as preset_named
     from phast.tables import figure
 
     model_builder(model)
+    if preset_named(preset).needs_float64:
+        enable_float64()
     begun = time.perf_counter()
     print("Windy Pendulum: 1000 trajectories of 200 positions; velocities are never shown to the model.")
     with _progress(f"fitting {model}", seeds=1) as on_epoch:
-        result = run(output, model_name=model, on_epoch=on_epoch)
+        result = run(output, model_name=model, preset_name=preset, on_epoch=on_epoch)
     metrics = result["record"]["metrics"]
     print(
         f"\nForecast of {HORIZON} steps open loop from {CONTEXT} positions, 200 test trajectories (mean squared error):"
@@ -169,7 +174,7 @@ def demo(
         ["θ", "true", "learned"], [[f"{a / 3.14159265:.2f} π", f"{t:.3f}", f"{d:.3f}"] for a, t, d in result["damping"]]
     )
     print(
-        f"R² of d(θ) over the test set: {metrics['damping_r2']:.3f}   mean absolute error: {metrics['damping_mae']:.3f}"
+        f"R² of d(θ) over the test set: {metrics['damping_r2']:.5g}   mean absolute error: {metrics['damping_mae']:.2g}"
     )
     print(f"\nModel and figures (rollout, phase, damping, energy): {output}/   [{time.perf_counter() - begun:.0f} s]")
     _write_json(json_file, [result["record"]])

@@ -12,7 +12,7 @@ from phast import plots
 from phast.api import damping, forecast
 from phast.checkpoint import save
 from phast.datasets import Split, benchmark_split
-from phast.forecaster import Phast
+from phast.forecaster import AbstractIdentifiable
 from phast.hamiltonian import PortHamiltonian
 from phast.metrics import energy_trace
 from phast.suite import run_seeds
@@ -23,11 +23,11 @@ CONTEXT, HORIZON = 10, 100
 _ANGLES = np.array([0.0, 0.25, 0.5, 0.75, 1.0]) * np.pi
 
 
-def run(folder: Path, *, model_name: str, on_epoch: Callable[[int, History], None]) -> dict[str, Any]:
+def run(folder: Path, *, model_name: str, preset_name: str, on_epoch: Callable[[int, History], None]) -> dict[str, Any]:
     """Fit Windy Pendulum; model and figures go into ``folder``, the record and d(θ) at a few angles come back."""
     windy = system("pendulum-windy")
     data = benchmark_split(windy)
-    outcome = run_seeds(windy, model_name, data=data, on_epoch=on_epoch)[0]
+    outcome = run_seeds(windy, model_name, preset_name=preset_name, data=data, on_epoch=on_epoch)[0]
     model = outcome.model
     save(model, folder / "model.phast", system=windy.name, model=model_name, record=outcome.record)
     example = _typical(model, data)
@@ -40,7 +40,7 @@ def run(folder: Path, *, model_name: str, on_epoch: Callable[[int, History], Non
     }
 
 
-def _typical(model: Phast, data: Split) -> int:
+def _typical(model: AbstractIdentifiable, data: Split) -> int:
     """The test trajectory with the median forecast error: neither the best to show nor the worst."""
     future = forecast(model, data.test.q[:, :CONTEXT], HORIZON)
     wrapped = data.test.manifold.squared_error(
@@ -54,7 +54,7 @@ def _true_damping(windy, angles: np.ndarray) -> np.ndarray:
     return np.array([float(law.operator(jnp.array([a]), jnp.zeros(1)).diagonal_part()[0]) for a in angles])
 
 
-def _figures(model: Phast, truth: PortHamiltonian, data: Split, example: int):
+def _figures(model: AbstractIdentifiable, truth: PortHamiltonian, data: Split, example: int):
     dt, manifold = data.test.dt, data.test.manifold
     q = data.test.q[example, : CONTEXT + HORIZON]
     future = forecast(model, q[:CONTEXT], HORIZON)

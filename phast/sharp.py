@@ -32,7 +32,7 @@ MATCH_SAMPLES = 40_000
 SHOOT_SAMPLES = 60_000
 SHOOT_COEFFICIENTS = 300  # beyond these the accelerations alone decide: shooting would take minutes
 WINDOW = 20
-SUBSTEPS = 8
+LEAPFROGS, RUNGE_KUTTAS = 8, 3  # substeps per sample of either core
 _NODES = {1: (32, 64), 2: (14, 10)}  # of potential and damping, per coordinate
 
 
@@ -83,8 +83,8 @@ def sharpen(
     passed = noise * float(np.linalg.norm(smoother.kernels(data.dt)[2]))
     system = match(system, samples, deviation=max(passed, 1e-3 * float(np.std(samples.a)), 1e-12))
 
-    core = leapfrog() if system.separable else RungeKutta()
-    transition = Transition(core, ExactDamping(), Timestep(data.dt, SUBSTEPS))
+    core, substeps = (leapfrog(), LEAPFROGS) if system.separable else (RungeKutta(), RUNGE_KUTTAS)
+    transition = Transition(core, ExactDamping(), Timestep(data.dt, substeps))
     identified = None
     size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(system, eqx.is_inexact_array)))
     if size <= SHOOT_COEFFICIENTS:
