@@ -72,6 +72,7 @@ _EXPORTS = {
     "hamiltonian": ("PortHamiltonian",),
     "integrators": (
         "CayleyNeumann",
+        "DiscreteGradient",
         "ExactDamping",
         "ExplicitDamping",
         "ImplicitDamping",

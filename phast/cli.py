@@ -275,9 +275,10 @@ def forecast(
 
     from phast.api import forecast
     from phast.datasets import Trajectories, save_trajectories
+    from phast.forecaster import AbstractIdentifiable
     from phast.tables import figure
 
-    model, data = _model_and_data(model_file, data_file, float64)
+    model, data = _model_and_data(AbstractIdentifiable, model_file, data_file, float64)
     if data.length < context:
         raise InputError(
             f"{data_file}: trajectories of {data.length} samples are shorter than the context of {context}: "
@@ -309,6 +310,92 @@ def forecast(
     _write_json(json_file, summary)
 
 
+@app.command()
+def identify(
+    source: Annotated[str, typer.Argument(help="A system's name, or a file of trajectories.")],
+    model: Annotated[str, typer.Option(help="For a system: which model.")] = "phast-known",
+    positions: Annotated[
+        str | None, typer.Option(help="For a file: its position columns, e.g. 'x,theta:angle'.")
+    ] = None,
+    dt: Annotated[float | None, typer.Option(help="For a file: the sampling step, if it has no time column.")] = None,
+    potential: Annotated[
+        str | None, typer.Option(help="For a file: the template, 'cosine:9.81' or 'quadratic:1.0'; none if left out.")
+    ] = None,
+    noise: Annotated[float, typer.Option(min=0.0, help="For a system: noise added to the positions.")] = 0.0,
+    plot: Annotated[Path | None, typer.Option(help="A figure of the damping with its uncertainty (one angle).")] = None,
+    seed: int = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Recover physical coefficients with their uncertainty, and say which ones the data cannot determine."""
+    from phast.api import enable_float64
+
+    enable_float64()
+
+    import numpy as np
+
+    from phast.components.mass import ConstantMass
+    from phast.datasets import benchmark_split, load_trajectories
+    from phast.identify import damping_band, report
+    from phast.sharp import composition, partial_system, sharpen, unknown_system
+    from phast.systems import SYSTEMS, system
+    from phast.tables import figure
+
+    if source in SYSTEMS or not Path(source).exists():
+        chosen = system(source)
+        data = benchmark_split(chosen).train
+        data = data.with_noise(noise, seed=seed) if noise else data
+        start = composition(model)(chosen, data)
+    else:
+        if positions is None:
+            raise InputError("a file needs --positions, its position columns, e.g. --positions 'x,theta:angle'")
+        data = load_trajectories(Path(source), coordinates=positions.split(","), dt=dt)
+        start = (
+            unknown_system(data) if potential is None else partial_system(data, _template(potential), ConstantMass(1.0))
+        )
+    found = sharpen(start, data, seed=seed)
+    if found.identified is None:
+        raise InputError("too many coefficients for uncertainties: give a damping law or fewer coordinates")
+    told = report(found.identified)
+    print(f"{len(data)} trajectories of {data.length} positions; noise on a position about {figure(found.noise)}")
+    print(f"residual of the fit: {figure(found.identified.rms)} rms over {found.identified.count:,} positions\n")
+    rows = [
+        [c.name, figure(c.value), figure(c.deviation), "yes" if c.identifiable else "NOT IDENTIFIABLE"]
+        for c in told.coefficients
+    ]
+    _print_table(["coefficient", "value", "± (1σ)", "identifiable"], rows)
+    angles = np.linspace(-np.pi, np.pi, 9)[:, None]
+    field = None
+    if data.manifold.circles == (True,):
+        field, band = damping_band(found.identified, angles)
+        print("\nDamping:")
+        _print_table(
+            [data.manifold.names[0], "d", "± (1σ)"],
+            [[f"{a:.3f}", figure(d), figure(b)] for a, d, b in zip(angles[:, 0], field[:, 0], band[:, 0], strict=True)],
+        )
+    print(f"\nconditioning of the information: {told.conditioning:.1e}")
+    for remark in told.remarks:
+        print(f"note: {remark}")
+    if not told.remarks:
+        print("every coefficient is determined by these data")
+    if plot is not None and field is not None:
+        from phast.plots import damping_band_figure, save_figure
+
+        fine = np.linspace(-np.pi, np.pi, 201)[:, None]
+        curve, width = damping_band(found.identified, fine)
+        save_figure(damping_band_figure(fine[:, 0], curve[:, 0], width[:, 0], name=data.manifold.names[0]), plot)
+    _write_json(
+        json_file,
+        {
+            "source": source,
+            "noise": found.noise,
+            "rms": found.identified.rms,
+            "coefficients": [c._asdict() for c in told.coefficients],
+            "conditioning": told.conditioning,
+            "remarks": told.remarks,
+        },
+    )
+
+
 @app.command(name="filter")
 def filter_command(
     model_file: Annotated[Path, typer.Argument(metavar="MODEL")],
@@ -323,11 +410,12 @@ def filter_command(
 
     from phast.api import filter_states
     from phast.datasets import Trajectories, save_trajectories
+    from phast.forecaster import Phast
     from phast.tables import figure
 
     if not (noise > 0 and process > 0):
         raise InputError("--noise and --process are standard deviations: give positive numbers")
-    model, data = _model_and_data(model_file, data_file, float64)
+    model, data = _model_and_data(Phast, model_file, data_file, float64)
     states = filter_states(model, data.q, measurement_noise=noise, process_noise=process)
     filtered = Trajectories(
         np.asarray(states.q, dtype=float), data.dt, data.manifold, p=np.asarray(states.p, dtype=float)
@@ -439,17 +527,16 @@ def bench(
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _model_and_data(model_file: Path, data_file: Path, float64: bool):
+def _model_and_data(kind: type, model_file: Path, data_file: Path, float64: bool):
     from phast.api import enable_float64
     from phast.checkpoint import load
     from phast.datasets import load_trajectories
-    from phast.forecaster import Phast
 
     if float64:
         enable_float64()
     model = load(model_file)
-    if not isinstance(model, Phast):
-        raise InputError(f"{model_file}: holds a {type(model).__name__}, not a q-only PHAST model")
+    if not isinstance(model, kind):
+        raise InputError(f"{model_file}: holds a {type(model).__name__}, which cannot do this")
     names = [f"{n}:angle" if c else n for n, c in zip(model.manifold.names, model.manifold.circles, strict=True)]
     data = load_trajectories(data_file, coordinates=names, dt=None)
     if abs(data.dt - model.dt) > 1e-3 * model.dt:

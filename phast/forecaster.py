@@ -56,7 +56,9 @@ def autoregressive(
 
 
 class AbstractIdentifiable(AbstractForecaster):
-    """A forecaster that exposes the physics that it has learned, and so has a physical state."""
+    """A forecaster that exposes the physics that it has learned, and so has a physical state. Sampled every ``dt``."""
+
+    dt: eqx.AbstractVar[float]
 
     @abstractmethod
     def learned_system(self) -> PortHamiltonian:

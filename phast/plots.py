@@ -89,3 +89,14 @@ def energy(
     ax.set(xlabel="time", ylabel="energy", title=title)
     ax.legend(fontsize="small")
     return figure
+
+
+def damping_band_figure(q: np.ndarray, learned: np.ndarray, deviation: np.ndarray, *, name: str) -> Figure:
+    """d(q) along one coordinate with a band of two standard deviations."""
+    figure, ax = plt.subplots(figsize=(6, 3.6))
+    ax.fill_between(q, learned - 2 * deviation, learned + 2 * deviation, color=COLOURS[0], alpha=0.25, label="± 2σ")
+    ax.plot(q, learned, color=COLOURS[0], label="learned")
+    ax.set_ylim(bottom=0.0)
+    ax.set(xlabel=name, ylabel=f"d({name})", title="Damping, with its uncertainty")
+    ax.legend(fontsize="small")
+    return figure

@@ -130,3 +130,10 @@ COMPOSITIONS: dict[str, Callable[[System, Trajectories], PortHamiltonian]] = {
     "phast-partial": _partial,
     "phast-unknown": _unknown,
 }
+
+
+def composition(model_name: str) -> Callable[[System, Trajectories], PortHamiltonian]:
+    """How the sharp preset composes the model of this name."""
+    if model_name not in COMPOSITIONS:
+        raise InputError(f"the sharp preset fits {', '.join(COMPOSITIONS)}, not '{model_name}'")
+    return COMPOSITIONS[model_name]

@@ -29,7 +29,7 @@ from phast.forecaster import AbstractForecaster
 from phast.hamiltonian import PortHamiltonian
 from phast.metrics import evaluate
 from phast.models import model_builder, parameter_count
-from phast.sharp import COMPOSITIONS, sharpen
+from phast.sharp import composition, sharpen
 from phast.systems import System
 from phast.training import AbstractLoss, Batch, History, NextStepLoss, Settings, fit, warm_up
 
@@ -95,12 +95,10 @@ class SharpPreset(AbstractPreset):
     needs_float64: bool = True
 
     def train(self, system, model_name, data, seeds, on_epoch):
-        if model_name not in COMPOSITIONS:
-            raise InputError(f"the sharp preset fits {', '.join(COMPOSITIONS)}, not '{model_name}'")
-        trained = []
+        compose, trained = composition(model_name), []
         for seed in seeds:
             begun = time.perf_counter()
-            found = sharpen(COMPOSITIONS[model_name](system, data.train), data.train, seed=seed)
+            found = sharpen(compose(system, data.train), data.train, seed=seed)
             trained.append(Trained(found.model, 0, 0.0, time.perf_counter() - begun))
         return trained
 

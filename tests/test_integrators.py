@@ -15,16 +15,18 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
 from phast.components.damping import ConstantDamping, HouseholderDamping, WindyDamping
-from phast.components.mass import CartPoleMass, ConstantMass, LowRankMass
+from phast.components.mass import CartPoleMass, CholeskyMass, ConstantMass, LowRankMass
 from phast.components.parameter import Positive
-from phast.components.potential import Cosine, Quadratic, QuadraticForm
+from phast.components.potential import Cosine, PeriodicMLPPotential, Quadratic, QuadraticForm, Scaled
 from phast.hamiltonian import PortHamiltonian
 from phast.integrators import (
     CayleyNeumann,
+    DiscreteGradient,
     ExactDamping,
     ExplicitDamping,
     ImplicitDamping,
     ImplicitMidpoint,
+    RungeKutta,
     Splitting,
     Timestep,
     Transition,
@@ -43,6 +45,8 @@ CORES = {
     "fourth order": fourth_order,
     "implicit midpoint": ImplicitMidpoint,
     "cayley-neumann": CayleyNeumann,
+    "discrete gradient": DiscreteGradient,
+    "runge-kutta": RungeKutta,
 }
 DAMPING_STEPS = {"explicit": ExplicitDamping, "implicit": ImplicitDamping, "exact": ExactDamping}
 every_core = pytest.mark.parametrize("core", CORES.values(), ids=CORES.keys())
@@ -134,6 +138,9 @@ ORDER_CASES = [
     ("cart-pole", "implicit midpoint"),
     ("chain", "cayley-neumann"),
     ("cart-pole", "cayley-neumann"),
+    ("cart-pole", "discrete gradient"),
+    ("pendulum", "runge-kutta"),
+    ("chain", "runge-kutta"),
 ]
 
 
@@ -503,3 +510,44 @@ def test_implicit_midpoint_solves_its_equation_in_either_precision(double, toler
         dh_dq, v = jax.jit(system.gradient)(0.5 * (q + next_q), 0.5 * (p + next_p))
         np.testing.assert_allclose(next_q - q, dt * v, atol=tolerance)
         np.testing.assert_allclose(next_p - p, -dt * dh_dq, atol=tolerance)
+
+
+# --- energy that cannot rise -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def passive_rollout():
+    """Energies along 40 steps of random networks with M(q), D up to ``stiff`` and steps of length ``dt``."""
+    manifold = Manifold.parse("x", "theta:angle")
+
+    @jax.jit
+    def energies(key, stiff, dt):
+        keys = jax.random.split(key, 5)
+        system = PortHamiltonian(
+            Scaled(PeriodicMLPPotential.create(manifold, width=8, key=keys[0]), Positive(stiff)),
+            CholeskyMass.create(manifold, width=8, key=keys[1]),
+            HouseholderDamping.create(manifold, base=Positive(stiff), width=8, key=keys[2]),
+        )
+
+        def body(state, _):
+            p = ExactDamping().step(system, *state, 0.5 * dt)
+            q, p = DiscreteGradient().step(system, state[0], p, 0.0, dt)
+            p = ExactDamping().step(system, q, p, 0.5 * dt)
+            return (q, p), system.energy(q, p)
+
+        start = jax.random.normal(keys[3], (2,)), 3.0 * jax.random.normal(keys[4], (2,))
+        rolled = jax.lax.scan(body, start, length=40)[1]
+        return jnp.concatenate([system.energy(*start)[None], rolled])
+
+    return energies
+
+
+@given(
+    seed=st.integers(0, 10_000), stiff=st.sampled_from([-3.0, 1.0, 30.0, 1000.0]), dt=st.sampled_from([0.01, 0.3, 5.0])
+)
+def test_discrete_energy_never_rises(passive_rollout, seed, stiff, dt):
+    with jax.enable_x64(True):
+        energy = np.asarray(passive_rollout(jax.random.key(seed), jnp.asarray(stiff), jnp.asarray(dt)))
+    assert np.isfinite(energy).all()
+    scale = np.max(np.abs(energy)) + 1.0
+    assert np.max(np.diff(energy)) < 1e-9 * scale

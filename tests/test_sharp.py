@@ -15,7 +15,17 @@ from phast.errors import InputError
 from phast.forecaster import Core, autoregressive
 from phast.hamiltonian import PortHamiltonian
 from phast.horizon import ModelAware, estimate_state, smooth_map
-from phast.identify import Smoother, acceleration, choose_smoother, differentiate, match, noise_scale, shoot
+from phast.identify import (
+    Smoother,
+    acceleration,
+    choose_smoother,
+    damping_band,
+    differentiate,
+    match,
+    noise_scale,
+    report,
+    shoot,
+)
 from phast.integrators import ExactDamping, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
 from phast.sharp import sharpen
@@ -181,6 +191,27 @@ def test_a_shared_scale_is_seen_to_be_undetermined(swings):
     assert values[0] < 1e-7 * values[-1]
     ratios = np.array(coefficients(found.system)) / float(found.system.mass.masses())
     np.testing.assert_allclose(ratios, [1.0, 0.3, 0.5], atol=1e-3)
+    told = report(found)
+    assert not any(c.identifiable for c in told.coefficients)
+    assert len(told.remarks) == 1 and "multiplying all three by one factor" in told.remarks[0]
+
+
+def test_the_report_gives_values_with_uncertainties(identified):
+    told = report(identified[2])
+    assert [c.name for c in told.coefficients] == ["potential.scale", "damping.base", "damping.gain"]
+    for found, truth in zip(told.coefficients, (1.0, 0.3, 0.5), strict=True):
+        assert found.identifiable and abs(found.value - truth) < 4 * found.deviation < 0.4
+    assert told.remarks == []
+    curve, band = damping_band(identified[2], np.array([[0.0], [np.pi / 2]]))
+    np.testing.assert_allclose(curve[:, 0], [told.coefficients[1].value, sum(c.value for c in told.coefficients[1:])])
+    assert (band > 0).all() and band[0, 0] == pytest.approx(told.coefficients[1].deviation, rel=1e-6)
+
+
+def test_what_the_data_never_show_is_said():
+    """At rest at the bottom nothing depends on the damping."""
+    still = Trajectories(np.zeros((3, 40, 1)), 0.05, Manifold.parse("theta:angle"))
+    found = shoot(Core(learner(), STEP), still.manifold, still.q, dt=0.05, noise=1e-3, iterations=1)
+    assert any("say nothing" in remark or "trade off" in remark for remark in report(found).remarks)
 
 
 def test_sharpen_learns_a_forecaster_from_positions(swings):
