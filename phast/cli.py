@@ -481,7 +481,8 @@ def reproduce(
     markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False,
 ) -> None:
     """Make a table of the paper from the records in ``results``, running only what is missing."""
-    from phast.suite import run_missing
+    from phast.api import enable_float64
+    from phast.suite import preset, run_missing
     from phast.systems import system
     from phast.tables import HEADER, TABLES, cells, compare, paper_table
     from phast.tables import markdown as as_markdown
@@ -489,7 +490,10 @@ def reproduce(
     if list_tables or not table:
         _print_table(["table", "what"], [[t.name, t.title] for t in TABLES.values()])
         return
-    for wanted in [paper_table(name) for name in table]:
+    tables = [paper_table(name) for name in table]
+    if any(preset(wanted.preset).needs_float64 for wanted in tables):
+        enable_float64()
+    for wanted in tables:
         records = []
         for name in wanted.systems:
             for model in wanted.models:

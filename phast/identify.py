@@ -481,6 +481,9 @@ def _in_words(direction: np.ndarray, names: list[tuple[str, str]]) -> str:
             "the common scale of potential, mass and damping is open: multiplying all three by one factor changes no "
             "trajectory; give the mass, or the strength of the potential, to fix it"
         )
+    within = direction[[name == involved[0] for name, _ in names]]
+    if len(involved) == 1 and len(within) > 1 and np.ptp(within) < 0.1:
+        return f"{involved[0]} is determined up to a constant: its zero level moves nothing"
     if len(involved) == 1:
         return f"these data say nothing about {involved[0]}: give it, or record motion that depends on it"
     return f"{' and '.join(involved)} trade off: only a combination is determined; give one of them to fix the others"
