@@ -491,7 +491,10 @@ def reproduce(
         _print_table(["table", "what"], [[t.name, t.title] for t in TABLES.values()])
         return
     tables = [paper_table(name) for name in table]
-    if any(preset(wanted.preset).needs_float64 for wanted in tables):
+    precisions = {preset(wanted.preset).needs_float64 for wanted in tables}
+    if len(precisions) > 1:
+        raise InputError("these tables compute in different precisions: make the sharp ones in a command of their own")
+    if True in precisions:
         enable_float64()
     for wanted in tables:
         records = []

@@ -311,8 +311,13 @@ def shoot(
     weights = np.full(len(_splines_of(core.system)), _WEIGHTS[0])
     theta, states, normal = run(theta, states, weights)
     if weights.size:
-        weights = choose_smoothness(normal, theta, rebuild)
-        theta, states, normal = run(theta, states, weights)
+        preferred = choose_smoothness(normal, theta, rebuild)
+        affordable = 1.01 * float(normal.cost) + 4.0 * theta.size
+        for smaller in (1.0, 0.1, 0.01):  # the evidence is local: a choice that costs far more than it promised is not
+            smooth = run(theta, states, smaller * preferred)
+            if float(smooth[2].cost) <= affordable:
+                (theta, states, normal), weights = smooth, smaller * preferred
+                break
     jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.asarray(weights)))(theta)
     covariance = np.linalg.pinv(np.asarray(normal.matrix + jacobian.T @ jacobian), hermitian=True)
     rms = float(np.sqrt(float(normal.cost) / y.size)) * noise

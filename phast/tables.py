@@ -105,9 +105,9 @@ def compare(records: Iterable[Record], metrics: Sequence[str]) -> list[Compariso
 
 
 def figure(value: float) -> str:
-    """Four digits (more near one, where the digits after the nines count), in scientific notation where shorter."""
-    if 0.99 < value < 1.0:
-        return f"{value:.7f}".rstrip("0")
+    """Four digits; in scientific notation, or as a distance from one, where that says more."""
+    if 0.999 < value < 1.0:
+        return f"1 - {1.0 - value:.1e}"
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
 
 
