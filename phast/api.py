@@ -30,6 +30,8 @@ from phast.forecaster import (
     roll_out,
     takeover,
 )
+from phast.hamiltonian import PortHamiltonian
+from phast.sharp import partial_system, sharpen, unknown_system
 from phast.suite import as_batch
 from phast.training import AbstractLoss, History, NextStepLoss, Settings, fit
 
@@ -54,37 +56,43 @@ def learn(
     damping: AbstractDamping | None = None,
     base: Coefficient | None = None,
     bound: float | None = None,
+    preset: Literal["paper", "sharp"] = "paper",
     settings: Settings = Settings(),  # noqa: B008 (frozen)
     loss: AbstractLoss = NextStepLoss(),  # noqa: B008 (immutable)
     seed: int = 0,
     checkpoint: str | os.PathLike | None = None,
     on_epoch: Callable[[History], None] = lambda history: None,
-) -> Phast:
+) -> AbstractIdentifiable:
     """Learn a port-Hamiltonian model from positions.
 
     ``data`` is an array (samples, coordinates) or (trajectories, samples, coordinates), a DataFrame, a list of arrays,
     or :class:`Trajectories`. ``regime`` says what is known: ``"known"`` needs ``potential`` and a ``damping`` law with
     coefficients to learn, ``"partial"`` a ``potential`` as template, ``"unknown"`` nothing. One in five trajectories
     (or windows of a long one) is held out to select the model.
+
+    ``preset="sharp"`` fits to second order instead of training networks (:mod:`phast.sharp`): far more accurate for up
+    to two coordinates, in float64 (call :func:`enable_float64` first). ``base``, ``bound`` and what follows ``preset``,
+    but for ``seed``, belong to the paper's training.
     """
     if not isinstance(data, Trajectories) and dt is None:
         raise InputError("learn needs dt=…, the time between samples")
     trajectories = data if isinstance(data, Trajectories) else as_trajectories(data, dt=dt, coordinates=coordinates)
+    if preset not in ("paper", "sharp"):
+        raise InputError(f"unknown preset '{preset}': choose paper or sharp")
+    if preset == "sharp":
+        return sharpen(_sharp_start(trajectories, regime, potential, mass, damping), trajectories, seed=seed).model
     common = {"manifold": trajectories.manifold, "dt": trajectories.dt, "key": jax.random.key(seed)}
     if regime == "known":
-        if potential is None or damping is None:
-            raise InputError(
-                "regime 'known' needs potential=… and damping=…, e.g. ConstantDamping(Positive.uninformed())"
-            )
+        potential, damping = _given(potential, damping)
         model = models.known(potential=potential, mass=mass, damping=damping, **common)
     elif regime == "partial":
-        if potential is None:
-            raise InputError("regime 'partial' needs potential=…, the template to correct, e.g. Cosine(9.81)")
-        model = models.partial(potential=potential, mass=mass, damping=damping, base=base, bound=bound, **common)
+        model = models.partial(
+            potential=_template(potential), mass=mass, damping=damping, base=base, bound=bound, **common
+        )
     elif regime == "unknown":
         model = models.unknown(damping=damping, base=base, bound=bound, **common)
     else:
-        raise InputError(f"unknown regime '{regime}': choose known, partial or unknown")
+        raise _unknown_regime(regime)
     train, validation = hold_out(trajectories)
     fitted, _ = fit(
         model,
@@ -97,6 +105,33 @@ def learn(
         on_epoch=on_epoch,
     )
     return fitted
+
+
+def _sharp_start(data: Trajectories, regime, potential, mass, damping) -> PortHamiltonian:
+    if regime == "known":
+        potential, damping = _given(potential, damping)
+        return PortHamiltonian(potential, mass, damping)
+    if regime == "partial":
+        return partial_system(data, _template(potential), mass, damping)
+    if regime == "unknown":
+        return unknown_system(data, mass)
+    raise _unknown_regime(regime)
+
+
+def _given(potential, damping) -> tuple[AbstractPotential, AbstractDamping]:
+    if potential is None or damping is None:
+        raise InputError("regime 'known' needs potential=… and damping=…, e.g. ConstantDamping(Positive.uninformed())")
+    return potential, damping
+
+
+def _template(potential) -> AbstractPotential:
+    if potential is None:
+        raise InputError("regime 'partial' needs potential=…, the template to correct, e.g. Cosine(9.81)")
+    return potential
+
+
+def _unknown_regime(regime: str) -> InputError:
+    return InputError(f"unknown regime '{regime}': choose known, partial or unknown")
 
 
 def hold_out(data: Trajectories) -> tuple[Trajectories, Trajectories]:

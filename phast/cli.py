@@ -194,6 +194,7 @@ def fit(
         str | None, typer.Option(help="For a file: the template, 'cosine:9.81' or 'quadratic:1.0'.")
     ] = None,
     bound: Annotated[float | None, typer.Option(help="For a file: bound on the damping strength.")] = None,
+    preset: Annotated[Literal["paper", "sharp"], typer.Option(help="Train as the paper does, or sharply.")] = "paper",
     epochs: Annotated[int | None, typer.Option(min=1)] = None,
     learning_rate: Annotated[float | None, typer.Option()] = None,
     seed: int = 0,
@@ -208,12 +209,15 @@ def fit(
     from phast.checkpoint import save
     from phast.datasets import benchmark_split, load_trajectories
     from phast.models import model_builder, parameter_count
+    from phast.sharp import composition, sharpen
     from phast.suite import PRESETS, as_batch
     from phast.systems import SYSTEMS, system
     from phast.training import fit
 
-    if float64:
+    if float64 or preset == "sharp":
         enable_float64()
+    if preset == "sharp" and (epochs or learning_rate or bound):
+        raise InputError("--epochs, --learning-rate and --bound belong to the paper preset: leave them out")
     chosen = PRESETS["paper"]
     changes = {"epochs": epochs, "learning_rate": learning_rate}
     settings = dataclasses.replace(chosen.settings, **{k: v for k, v in changes.items() if v is not None})
@@ -224,7 +228,10 @@ def fit(
             raise InputError(f"{source}: no such file")
         system(source)  # says which name is nearest
     with _progress(f"fitting {source}", seeds=1, epochs=settings.epochs) as on_epoch:
-        if source in SYSTEMS:
+        if source in SYSTEMS and preset == "sharp":
+            data = benchmark_split(system(source)).train
+            fitted = sharpen(composition(model)(system(source), data), data, seed=seed).model
+        elif source in SYSTEMS:
             data = benchmark_split(system(source))
             fitted, _ = fit(
                 model_builder(model)(system(source), key=jax.random.key(seed)),
@@ -246,6 +253,7 @@ def fit(
                 regime=regime,
                 potential=None if potential is None else _template(potential),
                 bound=bound,
+                preset=preset,
                 settings=settings,
                 loss=chosen.loss,
                 seed=seed,

@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from phast.api import forecast, learn
+from phast.checkpoint import load, save
 from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive
@@ -28,7 +30,7 @@ from phast.identify import (
 )
 from phast.integrators import ExactDamping, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
-from phast.sharp import sharpen
+from phast.sharp import sharpen, unknown_system
 from phast.systems import system
 
 WINDY = system("pendulum-windy")
@@ -224,3 +226,36 @@ def test_sharpen_learns_a_forecaster_from_positions(swings):
 def test_nothing_to_learn_is_said(swings):
     with pytest.raises(InputError, match="nothing to identify"):
         sharpen(WINDY.port_hamiltonian, swings)
+
+
+def test_learn_takes_the_sharp_way_from_arrays(swings):
+    start = learner()
+    model = learn(
+        swings.q,
+        dt=WINDY.dt,
+        coordinates=["theta:angle"],
+        regime="known",
+        potential=start.potential,
+        damping=start.damping,
+        preset="sharp",
+    )
+    np.testing.assert_allclose(coefficients(model.learned_system()), [1.0, 0.3, 0.5], atol=1e-3)
+    np.testing.assert_allclose(forecast(model, swings.q[:, :10], 20), swings.q[:, 10:30], atol=1e-2)
+
+
+def test_a_sharp_model_survives_a_file(swings, tmp_path):
+    model = ModelAware(Core(learner(), STEP), WINDY.manifold, WINDY.dt)
+    save(model, tmp_path / "model.phast")
+    again = load(tmp_path / "model.phast")
+    np.testing.assert_array_equal(forecast(again, swings.q[0, :10], 5), forecast(model, swings.q[0, :10], 5))
+
+
+def test_single_precision_is_refused_with_the_way_out(swings):
+    with jax.enable_x64(False), pytest.raises(InputError, match="enable_float64"):
+        sharpen(learner(), swings)
+
+
+def test_too_many_coordinates_are_refused_with_the_way_out():
+    data = simulate(system("n-body-3"), 2, length=20)
+    with pytest.raises(InputError, match="up to 2 coordinates"):
+        unknown_system(data)
