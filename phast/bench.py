@@ -436,7 +436,8 @@ def run_bench(
 def _table(records: list[Record]) -> Table:
     table = Table("", "quantity", "ours", "against", "ratio", "target", "")
     verdicts = {True: "[green]pass[/]", False: "[red]fail[/]", None: ""}
-    table.caption = "contended: other programs used over 5 % of the machine, so the ratio says little"
+    if any(record.contended for record in records):
+        table.caption = "contended: other programs used over 5 % of the machine, so the ratio says little"
     for r in records:
         table.add_row(
             r.section,

@@ -433,7 +433,8 @@ def report(found: Identified) -> Report:
     values, vectors = np.linalg.eigh(found.information / np.outer(scale, scale))
     informed = values > _NO_INFORMATION * max(values[-1], 1e-300)
     relative = np.array([s / (abs(x) + (kind != "positive")) for (x, s), (_, kind) in zip(natural, names, strict=True)])
-    null = relative[:, None] * vectors[:, ~informed] / scale[:, None]  # relative change along each open direction
+    moves = vectors[:, ~informed] / scale[:, None]
+    null = relative[:, None] * moves  # the relative change along each open direction
     null /= np.maximum(np.max(np.abs(null), axis=0, keepdims=True, initial=0.0), 1e-300)
     open_ones = np.any(np.abs(null) > 0.01, axis=1)
     deviations = np.sqrt(np.maximum(np.diag(found.covariance), 0.0))
@@ -442,7 +443,7 @@ def report(found: Identified) -> Report:
         for (name, kind), (value, slope), deviation, is_open in zip(names, natural, deviations, open_ones, strict=True)
         if kind != "field"
     ]
-    remarks = [_in_words(direction, names) for direction in null.T]
+    remarks = [_in_words(direction, move, names) for direction, move in zip(null.T, moves.T, strict=True)]
     conditioning = float(values[-1] / values[informed][0]) if informed.any() else np.inf
     return Report(coefficients, conditioning, list(dict.fromkeys(remarks)))
 
@@ -475,7 +476,8 @@ def _names(system: PortHamiltonian) -> list[tuple[str, str]]:
     return names
 
 
-def _in_words(direction: np.ndarray, names: list[tuple[str, str]]) -> str:
+def _in_words(direction: np.ndarray, move: np.ndarray, names: list[tuple[str, str]]) -> str:
+    """What is open along one direction, given as relative changes and as the move of the raw coefficients."""
     shares: dict[str, float] = {}
     for (name, _), change in zip(names, direction, strict=True):
         shares[name] = max(shares.get(name, 0.0), abs(float(change)))
@@ -486,8 +488,8 @@ def _in_words(direction: np.ndarray, names: list[tuple[str, str]]) -> str:
             "the common scale of potential, mass and damping is open: multiplying all three by one factor changes no "
             "trajectory; give the mass, or the strength of the potential, to fix it"
         )
-    within = direction[[name == involved[0] for name, _ in names]]
-    if len(involved) == 1 and len(within) > 1 and np.ptp(within) < 0.1:
+    within = move[[name == involved[0] for name, _ in names]]
+    if len(involved) == 1 and len(within) > 1 and np.ptp(within) < 0.05 * np.max(np.abs(within)):
         return f"{involved[0]} is determined up to a constant: its zero level moves nothing"
     if len(involved) == 1:
         return f"these data say nothing about {involved[0]}: give it, or record motion that depends on it"

@@ -11,12 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
 from phast.components import damping, mass, potential
 from phast.components.damping import ConstantDamping, Friction, HouseholderDamping, SplineDamping, WindyDamping
-from phast.components.lowrank import Dense, DiagonalPlusLowRank, add_scaled, cholesky, solve_spd
+from phast.components.lowrank import (
+    Dense,
+    DiagonalPlusLowRank,
+    add_scaled,
+    cholesky,
+    exponential_of_negative,
+    solve_spd,
+)
 from phast.components.mass import (
     AbstractConstantMass,
     ArmMass,
@@ -566,3 +574,22 @@ def test_only_learned_coefficients_are_trainable(trainable_count):
     assert trainable_count(ConstantMass(Positive.uninformed(2))) == 2
     np.testing.assert_array_equal(value_of((1.0, 2.0)), [1.0, 2.0])
     np.testing.assert_allclose(value_of(Positive.uninformed(2)), np.log(2.0))
+
+
+@pytest.mark.usefixtures("float64")
+@pytest.mark.parametrize("values", [(0.0, 0.0, 2.0), (1.0, 1.0, 1.0), (0.3, 5.0, 1e6)], ids=["null", "equal", "stiff"])
+def test_exponential_is_a_contraction_with_the_right_gradient_where_eigenvalues_meet(values):
+    basis = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (3, 3)))[0]
+    matrix = (basis * jnp.array(values)) @ basis.T
+    matrix = 0.5 * (matrix + matrix.T)
+    decay = exponential_of_negative(matrix)
+    np.testing.assert_allclose(decay, (basis * np.exp(-np.array(values))) @ basis.T, atol=1e-9)
+    assert float(jnp.linalg.norm(decay, 2)) <= 1.0 + 1e-12
+    change = jax.random.normal(jax.random.key(1), (3, 3))
+    change = change + change.T + 4.0 * jnp.eye(3)  # keeps S positive on the way
+    _, slope = jax.jvp(exponential_of_negative, (matrix,), (change,))
+    h = 1e-5
+    numeric = (scipy.linalg.expm(-(matrix + h * change)) - scipy.linalg.expm(-(matrix - h * change))) / (2 * h)
+    if max(values) < 100:
+        np.testing.assert_allclose(slope, numeric, atol=1e-7)
+    assert np.isfinite(slope).all()

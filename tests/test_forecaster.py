@@ -13,7 +13,7 @@ from phast.components.damping import ConstantDamping, HouseholderDamping
 from phast.components.mass import CartPoleMass, ConstantMass
 from phast.components.potential import Cosine, Quadratic
 from phast.datasets import simulate
-from phast.forecaster import Core, Phast, PhastBlock, autoregressive
+from phast.forecaster import Core, Phast, PhastBlock, autoregressive, roll_out, takeover
 from phast.hamiltonian import PortHamiltonian
 from phast.integrators import ExactDamping, ExplicitDamping, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
@@ -290,3 +290,14 @@ def test_a_takeover_gains_no_energy_with_exact_damping(base):
     fine, _ = rise(4)
     assert coarse < 0.02 * start
     assert fine < coarse / 10 + 1e-12
+
+
+@pytest.mark.parametrize("count", [1, 33, 64])
+def test_forecasts_shared_out_over_the_cores_are_the_same(count):
+    """Whatever the number of trajectories, none is lost, doubled or moved."""
+    model = phast_known(system("pendulum-windy"), key=jax.random.key(0))
+    contexts = jax.random.normal(jax.random.key(1), (count, 5, 1))
+    together = jax.jit(jax.vmap(lambda q: autoregressive(model, q, 4)))(contexts)
+    np.testing.assert_allclose(roll_out(autoregressive, model, contexts, 4), together, rtol=1e-5, atol=1e-5)
+    taken = jax.jit(jax.vmap(lambda q: model.takeover(q, 4)))(contexts)
+    np.testing.assert_allclose(roll_out(takeover, model, contexts, 4), taken, rtol=1e-5, atol=1e-5)

@@ -1,5 +1,7 @@
 """State estimation through the model, and second-order identification: laws on small data, in float64."""
 
+import json
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,11 +10,12 @@ import pytest
 
 from phast.api import forecast, learn
 from phast.checkpoint import load, save
+from phast.cli import main
 from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, Quadratic, Scaled
-from phast.datasets import Trajectories, simulate
+from phast.datasets import Trajectories, save_trajectories, simulate
 from phast.errors import InputError
 from phast.forecaster import Core, autoregressive
 from phast.hamiltonian import PortHamiltonian
@@ -259,3 +262,17 @@ def test_too_many_coordinates_are_refused_with_the_way_out():
     data = simulate(system("n-body-3"), 2, length=20)
     with pytest.raises(InputError, match="up to 2 coordinates"):
         unknown_system(data)
+
+
+def test_identify_reports_on_a_file(swings, tmp_path, monkeypatch, capsys):
+    save_trajectories(swings, tmp_path / "data.csv")
+    words = f"identify {tmp_path}/data.csv --positions theta:angle --json {tmp_path}/found.json"
+    monkeypatch.setattr("sys.argv", ["phast", *words.split()])
+    monkeypatch.setattr("phast.sharp._NODES", {1: (8, 8)})
+    monkeypatch.setattr("phast.api.enable_float64", lambda: None)  # the fixture has, and takes it back
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert "determined up to a constant" in capsys.readouterr().out
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["rms"] < 1e-2 and found["noise"] < 1e-5

@@ -30,7 +30,6 @@ class Positive(eqx.Module):
         return jax.nn.softplus(self.raw)
 
 
-Given = float | tuple
 Coefficient = float | tuple | Positive
 
 
