@@ -37,7 +37,7 @@ from phast.errors import InputError
 from phast.forecaster import Phast, autoregressive, roll_out
 from phast.models import phast_known, phast_partial
 from phast.systems import system
-from phast.training import Batch, NextStepLoss, Settings, _batches, _epoch, _optimiser, _State
+from phast.training import Batch, NextStepLoss, Settings, _batches, _begin, _epoch
 
 PEER = Path(__file__).parents[1] / "benchmarks" / "torch_peer.py"
 REGIMES = {"known": phast_known, "partial": phast_partial}
@@ -177,10 +177,8 @@ def _training(regime: str, steps: int, rounds: int) -> list[Record]:
 
 def epoch_runner(regime: str, steps: int) -> Callable[[], object]:
     """The compiled epoch of :func:`phast.training.fit`, ready to run: ``steps`` batches of 64 × 200."""
-    params, static = eqx.partition(_model(regime), eqx.is_inexact_array)
-    optimiser = _optimiser(Settings(batch_size=BATCH), steps)
-    state = _State(params, optimiser.init(params), params, jnp.asarray(jnp.inf))
     train = Batch(swinging(steps * BATCH, LENGTH))
+    state, static, optimiser = _begin(_model(regime), train, Settings(batch_size=BATCH))
     order, weights = _batches(jax.random.key(1), steps * BATCH, BATCH)
 
     def run():

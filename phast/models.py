@@ -75,9 +75,7 @@ def partial(
     """
     potential_key, damping_key, observer_key = jax.random.split(key, 3)
     residual = _neural_potential(manifold, harmonics, potential_key)
-    if damping is None:
-        base = Positive.uninformed() if base is None else base
-        damping = HouseholderDamping.create(manifold, base=base, total_bound=bound, key=damping_key)
+    damping = _free_damping(manifold, base, bound, damping_key) if damping is None else damping
     hybrid = Hybrid(potential, residual, Positive.starting_at(0.01))
     return _pipeline(PortHamiltonian(hybrid, mass, damping), MassCanonicalizer(), manifold, dt, timestep, observer_key)
 
@@ -95,9 +93,7 @@ def unknown(
 ) -> Phast:
     """V, a constant M and D all learned; the latent momentum is velocity-like (identity canonicalizer)."""
     potential_key, damping_key, mass_key, observer_key = jax.random.split(key, 4)
-    if damping is None:
-        base = Positive.uninformed() if base is None else base
-        damping = HouseholderDamping.create(manifold, base=base, total_bound=bound, key=damping_key)
+    damping = _free_damping(manifold, base, bound, damping_key) if damping is None else damping
     potential = _neural_potential(manifold, harmonics, potential_key)
     system = PortHamiltonian(potential, LowRankMass.create(manifold.size, key=mass_key), damping)
     return _pipeline(system, IdentityCanonicalizer(), manifold, dt, timestep, observer_key)
@@ -122,6 +118,13 @@ def _pipeline(
         manifold=manifold,
         dt=dt,
     )
+
+
+def _free_damping(
+    manifold: Manifold, base: Coefficient | None, bound: float | None, key: PRNGKeyArray
+) -> HouseholderDamping:
+    base = Positive.uninformed() if base is None else base
+    return HouseholderDamping.create(manifold, base=base, total_bound=bound, key=key)
 
 
 def _neural_potential(manifold: Manifold, harmonics: int, key: PRNGKeyArray) -> AbstractPotential:

@@ -9,7 +9,6 @@ and says how sure it is. It computes in float64.
 from collections.abc import Callable
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +24,7 @@ from phast.hamiltonian import PortHamiltonian
 from phast.horizon import ModelAware
 from phast.identify import Identified, Samples, choose_smoother, differentiate, match, noise_scale, shoot
 from phast.integrators import ExactDamping, RungeKutta, Timestep, Transition, leapfrog
-from phast.models import forgotten, row_of, true_damping
+from phast.models import forgotten, parameter_count, row_of, true_damping
 from phast.systems import System
 
 MATCH_SAMPLES = 40_000
@@ -86,8 +85,7 @@ def sharpen(
     core, substeps = (leapfrog(), LEAPFROGS) if system.separable else (RungeKutta(), RUNGE_KUTTAS)
     transition = Transition(core, ExactDamping(), Timestep(data.dt, substeps))
     identified = None
-    size = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(system, eqx.is_inexact_array)))
-    if size <= SHOOT_COEFFICIENTS:
+    if parameter_count(system) <= SHOOT_COEFFICIENTS:
         length = min(WINDOW, data.length)
         windows = data.windows(length, length).q
         windows = windows[rng.permutation(len(windows))[: max(SHOOT_SAMPLES // length, 1)]]
@@ -120,7 +118,7 @@ def _unknown(system: System, data: Trajectories) -> PortHamiltonian:
 def _mass(system: System) -> AbstractMass:
     """The system's own M(q), or the one to learn where that is the question."""
     mass = row_of(system).mass(system)
-    if jax.tree.leaves(eqx.filter(mass, eqx.is_inexact_array)) or not isinstance(system.dynamics, PortHamiltonian):
+    if parameter_count(mass) or not isinstance(system.dynamics, PortHamiltonian):
         return mass
     return system.dynamics.mass
 
