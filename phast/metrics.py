@@ -110,10 +110,18 @@ def damping_recovery(
     """R²_D and MAE_D between the diagonals of D at every test configuration (at rest)."""
 
     def diagonals(system):
-        rest = jnp.zeros(q.shape[-1], q.dtype)
-        return jax.vmap(jax.vmap(lambda x: system.damping.operator(x, rest).diagonal_part()))(q)
+        return jax.vmap(jax.vmap(lambda x: damping_diagonal(system, x)))(q)
 
-    found, wanted = diagonals(learned), diagonals(truth)
+    return recovery(diagonals(learned), diagonals(truth))
+
+
+def damping_diagonal(system: PortHamiltonian, q: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The diagonal of D(q), at rest."""
+    return system.damping.operator(q, jnp.zeros_like(q)).diagonal_part()
+
+
+def recovery(found: Float[Array, "B T n"], wanted: Float[Array, "B T n"]) -> dict[str, Float[Array, ""]]:
+    """R² and mean absolute error of a field."""
     spread = jnp.sum((wanted - jnp.mean(wanted, axis=(0, 1))) ** 2)
     return {
         "damping_r2": 1.0 - jnp.sum((found - wanted) ** 2) / (spread + 1e-12),
