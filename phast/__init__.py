@@ -8,9 +8,10 @@ Data flows down this list, and a module imports only from modules above it::
     systems, datasets           simulators; trajectories
     observers, forecaster,
     horizon                     positions -> state -> future
-    models, checkpoint          named compositions; files
-    training, identify, sharp,
-    metrics, suite              fitting to first and second order, judging, records
+    baselines, models,
+    checkpoint                  what others would use; named compositions; files
+    training, identify, flow,
+    sharp, metrics, suite       fitting to first and second order, judging, records
     api, plots, tables          what a user calls; figures; the paper's numbers
     demo, bench, cli            the main job; measurements; the command line
 
@@ -37,10 +38,14 @@ MODULES = (
     "observers",
     "forecaster",
     "horizon",
+    "baselines.dhnn",
     "models",
     "checkpoint",
     "training",
     "identify",
+    "flow",
+    "baselines.regression",
+    "baselines.neural",
     "sharp",
     "metrics",
     "suite",

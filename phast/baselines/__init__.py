@@ -1,0 +1,1 @@
+"""Models that others would use, written by us: what PHAST is compared with."""
