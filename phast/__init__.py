@@ -12,7 +12,7 @@ Data flows down this list, and a module imports only from modules above it::
     checkpoint                  what others would use; named compositions; files
     training, identify, flow,
     sharp, metrics, suite       fitting to first and second order, judging, records
-    api, plots, tables          what a user calls; figures; the paper's numbers
+    api, plots, tables, peers   what a user calls; figures; the paper's numbers; other tools
     demo, bench, cli            the main job; measurements; the command line
 
 Names are imported when they are first used, so ``import phast`` is cheap.
@@ -52,6 +52,7 @@ MODULES = (
     "api",
     "plots",
     "tables",
+    "peers",
     "demo",
     "bench",
     "cli",

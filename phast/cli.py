@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -528,15 +528,55 @@ def reproduce(
 @app.command()
 def bench(
     section: Annotated[
-        list[str] | None, typer.Argument(help="train, rollout, seeds, primitives, startup; all if left out.")
+        list[str] | None, typer.Argument(help="train, rollout, seeds, primitives, startup; all if left out. Or: peers.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the paper's timing figure into this file.")] = None,
+    results: Annotated[Path, typer.Option(help="peers: folder of records.")] = Path("results"),
+    system_names: Annotated[str | None, typer.Option("--system", help="peers: systems, separated by commas.")] = None,
+    model: Annotated[str | None, typer.Option(help="peers: tools, separated by commas.")] = None,
+    noise: Annotated[str | None, typer.Option(help="peers: noise levels, separated by commas.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Measure speed, as ratios to a plain PyTorch implementation in the same run (extra: bench)."""
+    """Measure speed, as ratios to a plain PyTorch implementation in the same run (extra: bench).
+
+    ``phast bench peers`` fits the tools that one would pick instead to the same data as ours (extra: peers).
+    """
+    if section == ["peers"]:
+        _bench_peers(results, system_names, model, noise, json_file)
+        return
+    if "peers" in (section or []) or system_names or model or noise:
+        raise InputError("peers is a bench of its own, and --system, --model and --noise belong to it")
     from phast.bench import run_bench
 
     run_bench(section or None, json_path=json_file, plot=plot)
+
+
+def _bench_peers(
+    results: Path, system_names: str | None, model: str | None, noise: str | None, json_file: Path | None
+) -> None:
+    from phast.api import enable_float64
+    from phast.peers import COMPARED, NOISES, PEERS, compare, peer, table
+    from phast.systems import system
+
+    chosen = [system(name) for name in _listed(system_names, COMPARED)]
+    names = _listed(model, PEERS)
+    for name in names:
+        peer(name)  # a wrong name is said before anything is fitted
+    try:
+        noises = [float(level) for level in _listed(noise, NOISES)]
+    except ValueError:
+        raise InputError(f"--noise '{noise}': give numbers separated by commas, e.g. 0,0.01") from None
+    enable_float64()
+    records = compare(results, chosen, names, noises, tell=lambda line: print(line, file=sys.stderr, flush=True))
+    for each in chosen:
+        if found := [record for record in records if record["system"] == each.name]:
+            print(f"\n{each.title}: error of 100 steps forecast from 10 positions; seconds to train (+ to choose)")
+            _print_table(*table(found))
+    _write_json(json_file, records)
+
+
+def _listed(text: str | None, default: Iterable[Any]) -> list[Any]:
+    return list(default) if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 # --- helpers ---------------------------------------------------------------------------------------------------------
