@@ -28,7 +28,6 @@ CONTEXT = 10
 LONGEST_STEP = 0.0125  # of a Runge–Kutta step: its error stays below the others on the systems that are compared
 SMOOTHERS = tuple(Smoother(w, d) for d in (4, 6) for w in (9, 13, 19, 23, 31, 41, 51))
 REGRESSION_SAMPLES = 40_000
-LONGEST_FORECAST = 50
 
 
 # --- the forecast ----------------------------------------------------------------------------------------------------
@@ -149,10 +148,14 @@ def choose_start(data: Trajectories, smoother: Smoother, context: int = CONTEXT)
 
 
 class Library(eqx.Module):
-    """Candidate terms of an acceleration: Fourier series of every angle ⊗ monomials of lines and velocities."""
+    """Candidate terms of an acceleration: Fourier series of every angle ⊗ monomials of lines and velocities.
+
+    Without ``lines`` nothing depends on where along a line the system is: true of a cart, not of a spring.
+    """
 
     manifold: Manifold
     harmonics: int
+    lines: bool = True
     degree: int = 2
 
     @classmethod
@@ -161,9 +164,11 @@ class Library(eqx.Module):
         return cls(manifold, 4 if sum(manifold.circles) < 2 else 2)
 
     @classmethod
-    def wider(cls, manifold: Manifold) -> "Library":
-        """As large as still is quick to fit."""
-        return cls(manifold, 8 if sum(manifold.circles) < 2 else 3)
+    def candidates(cls, manifold: Manifold) -> list["Library"]:
+        """The plain one and one as wide as still is quick to fit, each with and without lines where there are any."""
+        narrow = cls.plain(manifold).harmonics
+        kinds = (True,) if all(manifold.circles) else (True, False)
+        return [cls(manifold, k, lines) for k in (narrow, 8 if narrow > 2 else 3) for lines in kinds]
 
     def __call__(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " terms"]:
         """The angles' series from the left, monomials fastest: the order of pysindy's tensored libraries."""
@@ -189,7 +194,7 @@ class Library(eqx.Module):
     def rest(self) -> list[int]:
         """Which entries of (q, v) enter as monomials."""
         n = self.manifold.size
-        return [i for i in range(n) if i not in self.angles] + list(range(n, 2 * n))
+        return [i for i in range(n) if self.lines and i not in self.angles] + list(range(n, 2 * n))
 
 
 class Regression(AbstractField):
@@ -252,12 +257,12 @@ def good_derivatives(
     return derive(data, min(fitting, key=score), context)
 
 
-def forecast_score(flow: Flow, unseen: Trajectories, context: int = CONTEXT) -> float:
+def forecast_score(flow: Flow, unseen: Trajectories, context: int = CONTEXT, horizon: int = 50) -> float:
     """The mean log error of forecasts all along unseen trajectories, as measured: what every choice is made by.
 
     A logarithm, so that a few forecasts near a separatrix do not decide; one that runs away counts as an error of 1e3.
     """
-    horizon = min(LONGEST_FORECAST, unseen.length - context)
+    horizon = min(horizon, unseen.length - context)
     q = unseen.windows(context + horizon, horizon).q
     errors = trajectory_errors(unseen.manifold, flow.rollout(q[:, :context], horizon), q[:, context:])
     return float(np.mean(np.log(np.clip(errors, 1e-300, 1e3))))
