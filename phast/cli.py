@@ -570,7 +570,7 @@ def _bench_peers(
     records = compare(results, chosen, names, noises, tell=lambda line: print(line, file=sys.stderr, flush=True))
     for each in chosen:
         if found := [record for record in records if record["system"] == each.name]:
-            print(f"\n{each.title}: error of 100 steps forecast from 10 positions; seconds to train (+ to choose)")
+            print(f"\n{each.title}: error of 100 steps forecast from 10 positions; seconds to fit + to choose settings")
             _print_table(*table(found))
     _write_json(json_file, records)
 

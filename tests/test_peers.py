@@ -41,9 +41,10 @@ from phast.systems import system
 
 WINDY = system("pendulum-windy")
 TWO_ANGLES = system("double-pendulum-damped")
+CART = Manifold.parse("x", "theta:angle")
 NARROW = Smoother(7, 6)
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +124,11 @@ def test_a_forecast_that_runs_away_is_an_infinite_error():
 
 
 def test_libraries_count_their_terms():
-    for manifold in (WINDY.manifold, TWO_ANGLES.manifold, Manifold.parse("x", "theta:angle")):
-        for library in (Library.plain(manifold), Library.wider(manifold)):
+    for manifold in (WINDY.manifold, TWO_ANGLES.manifold, CART):
+        for library in Library.candidates(manifold):
             assert library(*jnp.ones((2, manifold.size))).shape == (library.size,)
+    with_x, without = Library.candidates(CART)[:2]
+    assert (with_x.rest, without.rest) == ([0, 2, 3], [2, 3])
 
 
 # --- the tools -------------------------------------------------------------------------------------------------------
@@ -216,11 +219,13 @@ def test_sindy_recovers_the_pendulum():
     assert np.count_nonzero(weights) == 2
 
 
-@pytest.mark.parametrize("manifold", [WINDY.manifold, TWO_ANGLES.manifold, Manifold.parse("x", "theta:angle")])
-def test_the_field_that_is_followed_is_the_one_that_sindy_found(manifold):
+@pytest.mark.parametrize(
+    "manifold, lines", [(WINDY.manifold, True), (TWO_ANGLES.manifold, True), (CART, True), (CART, False)]
+)
+def test_the_field_that_is_followed_is_the_one_that_sindy_found(manifold, lines):
     """Random targets keep every term, so any difference between the two orders of terms would show."""
     pytest.importorskip("pysindy")
-    rng, library = np.random.default_rng(0), Library(manifold, 2 if sum(manifold.circles) < 2 else 1)
+    rng, library = np.random.default_rng(0), Library(manifold, 2 if sum(manifold.circles) < 2 else 1, lines)
     samples = Samples(*rng.normal(size=(3, 400, manifold.size)))
     field, plain = sparse(library, 0.0, samples), regress(library, samples)
     np.testing.assert_allclose(field.weights, plain.weights, rtol=1e-2, atol=1e-3)  # a faint ridge apart
@@ -329,5 +334,5 @@ def test_the_table_has_a_row_per_tool_and_five_columns_per_noise():
         ]
     )
     assert len(header) == 11 and header[1] == "σ = 0\nmean" and header[6] == "σ = 0.05\nmean"
-    assert rows[0][:6] == ["a", "1.0e-04", "2.0e-08", "0.5", "1.5 (+2)", "0.25"]
+    assert rows[0][:6] == ["a", "1.0e-04", "2.0e-08", "0.5", "1.5+2", "0.25"]
     assert rows[1][:4] == ["b", "diverged", "1.0e+00", "–"] and rows[1][6:] == [""] * 5
