@@ -9,8 +9,10 @@ Data flows down this list, and a module imports only from modules above it::
     observers, forecaster,
     horizon                     positions -> state -> future
     models, checkpoint          named compositions; files
-    training, identify, sharp,
-    metrics, suite              fitting to first and second order, judging, records
+    training                    fitting to first order
+    derivatives, identify,
+    findings, sharp             fitting to second order, and how sure it is
+    metrics, suite              judging, records
     api, plots, tables          what a user calls; figures; the paper's numbers
     demo, bench, cli            the main job; measurements; the command line
 
@@ -40,7 +42,9 @@ MODULES = (
     "models",
     "checkpoint",
     "training",
+    "derivatives",
     "identify",
+    "findings",
     "sharp",
     "metrics",
     "suite",
