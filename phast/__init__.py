@@ -10,8 +10,11 @@ Data flows down this list, and a module imports only from modules above it::
     horizon                     positions -> state -> future
     baselines, models,
     checkpoint                  what others would use; named compositions; files
-    training, identify, flow,
-    sharp, metrics, suite       fitting to first and second order, judging, records
+    training                    fitting to first order
+    derivatives, identify,
+    findings, sharp             fitting to second order, and how sure it is
+    flow                        forecasts by a plain vector field
+    metrics, suite              judging, records
     api, plots, tables, peers   what a user calls; figures; the paper's numbers; other tools
     demo, bench, cli            the main job; measurements; the command line
 
@@ -42,11 +45,13 @@ MODULES = (
     "models",
     "checkpoint",
     "training",
+    "derivatives",
     "identify",
+    "findings",
+    "sharp",
     "flow",
     "baselines.regression",
     "baselines.neural",
-    "sharp",
     "metrics",
     "suite",
     "api",

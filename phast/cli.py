@@ -343,7 +343,7 @@ def identify(
 
     from phast.components.mass import ConstantMass
     from phast.datasets import benchmark_split, load_trajectories
-    from phast.identify import damping_band, report
+    from phast.findings import damping_band, report
     from phast.sharp import composition, partial_system, sharpen, unknown_system
     from phast.systems import SYSTEMS, system
     from phast.tables import figure
@@ -361,8 +361,6 @@ def identify(
             unknown_system(data) if potential is None else partial_system(data, _template(potential), ConstantMass(1.0))
         )
     found = sharpen(start, data, seed=seed)
-    if found.identified is None:
-        raise InputError("too many coefficients for uncertainties: give a damping law or fewer coordinates")
     told = report(found.identified)
     print(f"{len(data)} trajectories of {data.length} positions; noise on a position about {figure(found.noise)}")
     print(f"residual of the fit: {figure(found.identified.rms)} rms over {found.identified.count:,} positions\n")

@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from phast.datasets import Trajectories
+from phast.derivatives import Samples, Smoother, choose_smoother, differentiate, noise_scale, unwrapped
 from phast.errors import InputError
-from phast.identify import Samples, Smoother, choose_smoother, differentiate, noise_scale, unwrapped
 from phast.manifold import Manifold
 
 CONTEXT = 10
@@ -132,7 +132,7 @@ def choose_start(data: Trajectories, smoother: Smoother, context: int = CONTEXT)
     if first > last:
         raise InputError(f"trajectories of {data.length} samples are too short for a window of {smoother.window}")
     near = data.steps(first - half, last + half + 1)
-    central = Samples(*(x.reshape(len(data), -1, x.shape[1]) for x in differentiate(near, smoother)))
+    central = Samples(*(x.reshape(len(data), -1, x.shape[1]) for x in differentiate(near, smoother)[:3]))
     path = unwrapped(data)[:, first - context + 1 : last + 1]
     windows = np.lib.stride_tricks.sliding_window_view(path, context, axis=1)
 
@@ -232,6 +232,8 @@ class Derivatives(NamedTuple):
 
 def derive(data: Trajectories, smoother: Smoother, context: int = CONTEXT) -> Derivatives:
     """The derivatives that one smoother gives."""
+    if data.u is not None:
+        raise InputError("a plain vector field knows no inputs: give unforced trajectories")
     return Derivatives(smoother, differentiate(data, smoother), choose_start(data, smoother, context))
 
 
@@ -286,10 +288,10 @@ def divided(data: Trajectories, samples: Samples) -> tuple[Samples, Trajectories
     """The samples of the trajectories that are not held out, and the trajectories that are."""
     unseen = hold_out(data)[1]
     count = len(unseen) * (len(samples.q) // len(data))
-    return Samples(*(x[count:] for x in samples)), unseen
+    return Samples(*(x[count:] for x in samples[:3])), unseen
 
 
 def thinned(samples: Samples, count: int = REGRESSION_SAMPLES) -> Samples:
     """About ``count`` of the samples, evenly spread."""
     stride = max(1, len(samples.q) // count)
-    return Samples(*(x[::stride] for x in samples))
+    return Samples(*(x[::stride] for x in samples[:3]))

@@ -6,6 +6,7 @@ re-running the prefix. :class:`Phast` is observer → canonicalizer → port-Ham
 that only a model with a state has: takeover and predict–correct.
 """
 
+import functools
 import math
 import os
 from abc import abstractmethod
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from phast.hamiltonian import PortHamiltonian
-from phast.integrators import State, Transition
+from phast.integrators import AbstractTransition, State
 from phast.manifold import Manifold
 from phast.observers import AbstractCanonicalizer, AbstractObserver
 
@@ -36,8 +37,8 @@ class AbstractForecaster(eqx.Module):
         """Row t is the prediction of q_{t+1} from q_0 … q_t (teacher forced)."""
 
     @abstractmethod
-    def init_cache(self, context: Float[Array, "K n"]) -> PyTree:
-        """What :meth:`step` needs to know of the context."""
+    def init_cache(self, context: Float[Array, "K n"], past: Inputs = None) -> PyTree:
+        """What :meth:`step` needs to know of the context and of the K - 1 inputs that acted between its samples."""
 
     @abstractmethod
     def step(self, cache: PyTree, u: Float[Array, " inputs"] | None = None) -> tuple[PyTree, Float[Array, " n"]]:
@@ -45,14 +46,14 @@ class AbstractForecaster(eqx.Module):
 
 
 def autoregressive(
-    model: AbstractForecaster, context: Float[Array, "K n"], horizon: int, u: Inputs = None
+    model: AbstractForecaster, context: Float[Array, "K n"], horizon: int, u: Inputs = None, past: Inputs = None
 ) -> Float[Array, "H n"]:
     """Self-conditioned rollout: ``horizon`` configurations after the context. Row h of ``u`` acts over step h."""
 
     def body(cache, inputs):
         return model.step(cache, inputs)
 
-    return jax.lax.scan(body, model.init_cache(context), u, length=horizon)[1]
+    return jax.lax.scan(body, model.init_cache(context, past), u, length=horizon)[1]
 
 
 class AbstractIdentifiable(AbstractForecaster):
@@ -65,15 +66,17 @@ class AbstractIdentifiable(AbstractForecaster):
         """V, M and D as they stand."""
 
     @abstractmethod
-    def takeover(self, context: Float[Array, "K n"], horizon: int, u: Inputs = None) -> Float[Array, "H n"]:
+    def takeover(
+        self, context: Float[Array, "K n"], horizon: int, u: Inputs = None, past: Inputs = None
+    ) -> Float[Array, "H n"]:
         """Infer one state at the end of the context, then integrate open loop (Eq. 8)."""
 
 
 def takeover(
-    model: AbstractIdentifiable, context: Float[Array, "K n"], horizon: int, u: Inputs = None
+    model: AbstractIdentifiable, context: Float[Array, "K n"], horizon: int, u: Inputs = None, past: Inputs = None
 ) -> Float[Array, "H n"]:
     """Takeover rollout: the counterpart of :func:`autoregressive`."""
-    return model.takeover(context, horizon, u)
+    return model.takeover(context, horizon, u, past)
 
 
 def roll_out(
@@ -82,39 +85,40 @@ def roll_out(
     contexts: Float[Array, "B K n"],
     horizon: int,
     u: Float[Array, "B H inputs"] | None = None,
+    past: Float[Array, "B K-1 inputs"] | None = None,
 ) -> Float[Array, "B H n"]:
-    """:func:`autoregressive` or :func:`takeover` forecasts of many trajectories, shared out over the cores.
+    """:func:`autoregressive` or :func:`takeover` forecasts of many trajectories, shared out over the cores."""
+    return shared_out(functools.partial(_roll_out, rollout, model, horizon), contexts, u, past)
 
-    A step is made of matrix products too small for XLA to split, so one thread per core, each with its share of the
-    trajectories, is what keeps all of them busy.
-    """
-    count = contexts.shape[0]
-    share = math.ceil(count / (os.cpu_count() or 1))
-    if share < _SMALLEST_SHARE or share == count:
-        return _roll_out(rollout, model, contexts, horizon, u)
-    starts = [
-        min(start, count - share) for start in range(0, count, share)
-    ]  # the last share overlaps: one shape for all
-    with ThreadPoolExecutor(len(starts)) as pool:
-        parts = list(
-            pool.map(
-                lambda i: jax.block_until_ready(
-                    _roll_out(rollout, model, contexts[i : i + share], horizon, None if u is None else u[i : i + share])
-                ),
-                starts,
-            )
-        )
-    return jnp.concatenate([*parts[:-1], parts[-1][(len(starts) - 1) * share - starts[-1] :]])
+
+@eqx.filter_jit
+def _roll_out(rollout, model, horizon, contexts, u, past):
+    return jax.vmap(lambda context, inputs, before: rollout(model, context, horizon, inputs, before))(contexts, u, past)
 
 
 _SMALLEST_SHARE = 16
 
 
-@eqx.filter_jit
-def _roll_out(rollout, model, contexts, horizon, u):
-    if u is None:
-        return jax.vmap(lambda context: rollout(model, context, horizon))(contexts)
-    return jax.vmap(lambda context, inputs: rollout(model, context, horizon, inputs))(contexts, u)
+def shared_out(run: Callable[..., PyTree], *batches: PyTree) -> PyTree:
+    """``run(*batches)``, its trajectories (the leading axis of every array) shared out over the cores.
+
+    A step is made of matrix products too small for XLA to split, so one thread per core, each with its share of the
+    trajectories, is what keeps all of them busy.
+    """
+    count = jax.tree.leaves(batches)[0].shape[0]
+    share = math.ceil(count / (os.cpu_count() or 1))
+    if share < _SMALLEST_SHARE or share == count:
+        return run(*batches)
+    starts = [min(start, count - share) for start in range(0, count, share)]  # the last overlaps: one shape for all
+
+    def part(start: int) -> PyTree:
+        return jax.block_until_ready(run(*jax.tree.map(lambda x: x[start : start + share], batches)))
+
+    with ThreadPoolExecutor(len(starts)) as pool:
+        parts = list(pool.map(part, starts))
+    fresh = (len(starts) - 1) * share - starts[-1]
+    parts[-1] = jax.tree.map(lambda x: x[fresh:], parts[-1])
+    return jax.tree.map(lambda *pieces: jnp.concatenate(pieces), *parts)
 
 
 class Core(eqx.Module):
@@ -122,7 +126,7 @@ class Core(eqx.Module):
     one of these and nothing else."""
 
     system: PortHamiltonian
-    transition: Transition
+    transition: AbstractTransition
 
     def __call__(self, q: Float[Array, " n"], p: Float[Array, " n"], u: Float[Array, " inputs"] | None = None) -> State:
         return self.transition(self.system, q, p, u)
@@ -174,7 +178,7 @@ class Phast(AbstractIdentifiable):
             return jax.vmap(self.core)(*self.states(q))
         return jax.vmap(self.core)(*self.states(q), u)
 
-    def init_cache(self, context):
+    def init_cache(self, context, past=None):
         seen, v = self.observer.start(context[0])
 
         def body(carry, q):
@@ -194,7 +198,7 @@ class Phast(AbstractIdentifiable):
         _, q, v = self.init_cache(context)
         return q, self._momentum(q, v)
 
-    def takeover(self, context, horizon, u=None):
+    def takeover(self, context, horizon, u=None, past=None):
         return self.core.rollout(*self.state_after(context), horizon, u)[0]
 
     def filter(

@@ -63,10 +63,11 @@ class PortHamiltonian(AbstractDynamics):
         return self.mass.operator(q).matvec(v)
 
     def gradient(self, q: Float[Array, " n"], p: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """(∂H/∂q, ∂H/∂p)."""
+        """(∂H/∂q, ∂H/∂p). At fixed p, ∂(½ pᵀM⁻¹p)/∂q = -∂(½ vᵀMv)/∂q at fixed v: no solve is differentiated."""
+        v = self.velocity(q, p)
         if self.separable:
-            return gradient(self.potential, q), self.velocity(q, p)
-        return jax.grad(self.energy)(q, p), self.velocity(q, p)
+            return gradient(self.potential, q), v
+        return jax.grad(lambda x: self.potential(x) - 0.5 * jnp.dot(v, self.momentum(x, v)))(q), v
 
     def dissipation(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " n"]:
         """D(q, v) v, the damping force's opposite."""

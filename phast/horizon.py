@@ -6,7 +6,8 @@ The state x = (q, p) at the start of the window is fitted to all of its position
 
 by a few damped Gauss–Newton steps from a MAP smoother's guess, and carried to the end of the window. What a finite
 difference loses (half a step of acceleration, and all the noise) is what this keeps. Batched by ``vmap``,
-differentiable, never NaN: where the fit does not improve on the smoother, the smoother's state is returned and said so.
+differentiable, never NaN: where the fit explains the window worse than standing still would, the smoother's state is
+returned and said so. Slid along a trajectory, one step per sample from where the last window ended, it is a filter.
 """
 
 from typing import NamedTuple
@@ -16,12 +17,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from phast.components.lowrank import solve_spd
-from phast.forecaster import AbstractIdentifiable, Core
+from phast.forecaster import AbstractIdentifiable, Core, Filtered, Inputs
 from phast.hamiltonian import PortHamiltonian
 from phast.manifold import Manifold
 
 ITERATIONS = 8
-_WARM_ITERATIONS = 3
+_WARM_ITERATIONS = 1
 _WEAK_PRIOR = 1e-7  # relative weight of "p is near zero": decides only where positions say nothing
 
 
@@ -37,6 +38,9 @@ class StateEstimate(NamedTuple):
     covariance: Float[Array, "twice_n twice_n"]
     rms: Float[Array, ""]
     fell_back: Bool[Array, ""]
+
+
+# --- the smoother's guess --------------------------------------------------------------------------------------------
 
 
 def smooth_map(
@@ -62,13 +66,64 @@ def _slopes(x: Float[Array, "K n"], dt: float) -> Float[Array, "K n"]:
     return jnp.concatenate([first[None], (x[2:] - x[:-2]) / (2.0 * dt), last[None]])
 
 
-class WindowFit(NamedTuple):
-    """The state (q, p) at the start of a window that explains its positions best, beside the smoother's."""
+def smoothed_ends(core: Core, manifold: Manifold, dt: float, y: Float[Array, "K n"], weights: Float[Array, " K"]):
+    """The smoother's states (q, p) at the first and at the last sample."""
+    smooth, slopes = smooth_map(_unwrapped(manifold, y), weights, dt)
+    return [jnp.concatenate([smooth[i], core.system.momentum(smooth[i], slopes[i])]) for i in (0, -1)]
 
-    start: Float[Array, " twice_n"]
+
+def _unwrapped(manifold: Manifold, y: Float[Array, "K n"]) -> Float[Array, "K n"]:
+    """The same positions without 2π jumps in the angles."""
+    return y[:1] + jnp.concatenate([jnp.zeros_like(y[:1]), jnp.cumsum(manifold.difference(y[1:], y[:-1]), 0)])
+
+
+# --- the fit ---------------------------------------------------------------------------------------------------------
+
+
+class Explained(NamedTuple):
+    """A start and what follows from it: the path through the window, its sensitivity, and the least-squares problem.
+
+    Row s of ``flow`` is ∂x_s/∂x_0; ``normal`` and ``gradient`` are JᵀJ and Jᵀr of all weighted residuals, ``cost`` is
+    r·r, and ``misfit`` the share of it that positions have.
+    """
+
+    path: Float[Array, "K twice_n"]
+    flow: Float[Array, "K twice_n twice_n"]
+    normal: Float[Array, "twice_n twice_n"]
+    gradient: Float[Array, " twice_n"]
     cost: Float[Array, ""]
-    smooth: Float[Array, "K n"]
-    slopes: Float[Array, "K n"]
+    misfit: Float[Array, ""]
+
+    @property
+    def start(self) -> Float[Array, " twice_n"]:
+        return self.path[0]
+
+
+def explain(
+    core: Core,
+    manifold: Manifold,
+    y: Float[Array, "K n"],
+    weights: Float[Array, " K"],
+    x: Float[Array, " twice_n"],
+    u: Inputs = None,
+) -> Explained:
+    """What the model makes of a window when it starts at x."""
+    n = y.shape[1]
+
+    def trace(x):
+        q, p = core.rollout(x[:n], x[n:], y.shape[0] - 1, u)
+        path = jnp.concatenate([x[None], jnp.concatenate([q, p], axis=1)])
+        return path, path
+
+    flow, path = jax.jacfwd(trace, has_aux=True)(x)
+    root = jnp.sqrt(weights)[:, None]
+    off, slope = manifold.difference(path[:, :n], y) * root, flow[:, :n] * root[..., None]
+    steps = manifold.difference(y[1:], y[:-1]) * weights[1:, None]
+    weak = jnp.concatenate([jnp.zeros(n), jnp.full(n, _WEAK_PRIOR**2) * (jnp.mean(steps**2) + 1e-12)])
+    normal = jnp.einsum("sia,sib->ab", slope, slope) + jnp.diag(weak)
+    gradient = jnp.einsum("sia,si->a", slope, off) + weak * x
+    misfit = jnp.sum(off**2)
+    return Explained(path, flow, normal, gradient, misfit + jnp.dot(weak, x**2), misfit)
 
 
 def fit_window(
@@ -77,47 +132,38 @@ def fit_window(
     dt: float,
     y: Float[Array, "K n"],
     weights: Float[Array, " K"],
+    u: Inputs = None,
+    *,
     iterations: int = ITERATIONS,
     guess: Float[Array, " twice_n"] | None = None,
-) -> WindowFit:
+) -> Explained:
     """Damped Gauss–Newton on the state at the first sample, from the smoother's guess unless another is given."""
-    unwrapped = y[:1] + jnp.concatenate([jnp.zeros_like(y[:1]), jnp.cumsum(manifold.difference(y[1:], y[:-1]), 0)])
-    smooth, slopes = smooth_map(unwrapped, weights, dt)
-    residual = _window_residual(core, manifold, y, weights)
+    start = smoothed_ends(core, manifold, dt, y, weights)[0] if guess is None else guess
 
     def improve(carry, _):
-        x, damping, cost = carry
-        jacobian = jax.jacfwd(residual)(x)
-        normal = jacobian.T @ jacobian
-        ridge = damping * jnp.diag(normal) + 1e-14 * jnp.trace(normal)
-        proposal = x - solve_spd(normal + jnp.diag(ridge), jacobian.T @ residual(x))
-        new_cost = jnp.sum(residual(proposal) ** 2)
-        better = new_cost < cost  # False also where the proposal is not finite
-        chosen = (
-            jnp.where(better, proposal, x),
-            jnp.where(better, 0.1, 10.0) * damping,
-            jnp.where(better, new_cost, cost),
-        )
-        return chosen, None
+        best, damping = carry
+        ridge = damping * jnp.diag(best.normal) + 1e-14 * jnp.trace(best.normal)
+        step = solve_spd(best.normal + jnp.diag(ridge), best.gradient)
+        proposal = explain(core, manifold, y, weights, best.start - step, u)
+        better = proposal.cost < best.cost  # False also where the proposal is not finite
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), proposal, best)
+        return (best, jnp.where(better, 0.1, 10.0) * damping), None
 
-    start = jnp.concatenate([smooth[0], core.system.momentum(smooth[0], slopes[0])]) if guess is None else guess
-    cost = jnp.sum(residual(start) ** 2)
-    begun = (start, jnp.asarray(1e-3, y.dtype), jnp.where(jnp.isfinite(cost), cost, jnp.inf))
-    (x, _, cost), _ = jax.lax.scan(improve, begun, length=iterations)
-    return WindowFit(x, cost, smooth, slopes)
+    first = explain(core, manifold, y, weights, start, u)
+    first = first._replace(cost=jnp.where(jnp.isfinite(first.cost), first.cost, jnp.inf))
+    damping = jnp.asarray(1e-3 if guess is None else 1e-9, y.dtype)
+    (best, _), _ = jax.lax.scan(improve, (first, damping), length=iterations)
+    return best
 
 
-def _window_residual(core: Core, manifold: Manifold, y: Float[Array, "K n"], weights: Float[Array, " K"]):
-    n = y.shape[1]
-    steps = manifold.difference(y[1:], y[:-1]) * weights[1:, None]
-    weak = _WEAK_PRIOR * jnp.sqrt(jnp.mean(steps**2) + 1e-12)
-
-    def residual(x):
-        q, _ = core.rollout(x[:n], x[n:], y.shape[0] - 1)
-        off = manifold.difference(jnp.concatenate([x[None, :n], q]), y) * jnp.sqrt(weights)[:, None]
-        return jnp.concatenate([off.reshape(-1), weak * x[n:]])
-
-    return residual
+def _covariance(fit: Explained, here: int | Array, noise: float, measured: Float[Array, ""]):
+    """Of the state at sample ``here``; the noise is estimated from the residuals where it is not given."""
+    size = fit.normal.shape[0]
+    variance = noise**2 if noise > 0.0 else fit.misfit / jnp.maximum(measured - size, 1.0)
+    scale = 1.0 / jnp.sqrt(jnp.maximum(jnp.diag(fit.normal), jnp.finfo(fit.normal.dtype).tiny))
+    inverse = jnp.linalg.inv(fit.normal * jnp.outer(scale, scale) + 1e-14 * jnp.eye(size)) * jnp.outer(scale, scale)
+    flow = fit.flow[here]
+    return variance * flow @ inverse @ flow.T
 
 
 def estimate_state(
@@ -126,29 +172,28 @@ def estimate_state(
     dt: float,
     y: Float[Array, "K n"],
     weights: Float[Array, " K"] | None = None,
+    u: Inputs = None,
     *,
     noise: float = 0.0,
     iterations: int = ITERATIONS,
 ) -> StateEstimate:
-    """The state at the last sample of ``y``. ``noise`` = 0 estimates the scale from the residuals of the fit."""
+    """The state at the last sample of ``y``. ``noise`` = 0 estimates the scale from the residuals of the fit.
+
+    Row s of ``u`` acts from sample s to sample s + 1: there are K - 1 of them.
+    """
     count, n = y.shape
     weights = jnp.ones(count, y.dtype) if weights is None else weights
-    fit = fit_window(core, manifold, dt, y, weights, iterations)
-
-    def end(x):
-        q, p = core.rollout(x[:n], x[n:], count - 1)
-        return jnp.concatenate([q[-1], p[-1]])
-
+    fit = fit_window(core, manifold, dt, y, weights, u, iterations=iterations)
     measured = jnp.sum(weights) * n
-    variance = noise**2 if noise > 0.0 else fit.cost / jnp.maximum(measured - 2 * n, 1.0)
-    jacobian = jax.jacfwd(_window_residual(core, manifold, y, weights))(fit.start)
-    normal = jacobian.T @ jacobian
-    flow = jax.jacfwd(end)(fit.start)
-    covariance = variance * flow @ jnp.linalg.inv(normal + 1e-14 * jnp.trace(normal) * jnp.eye(2 * n)) @ flow.T
-    fell_back = ~jnp.isfinite(fit.cost)
-    smoothed = jnp.concatenate([fit.smooth[-1], core.system.momentum(fit.smooth[-1], fit.slopes[-1])])
-    state = jnp.where(fell_back, smoothed, end(fit.start))
-    return StateEstimate(state[:n], state[n:], covariance, jnp.sqrt(fit.cost / jnp.maximum(measured, 1.0)), fell_back)
+    seen = _unwrapped(manifold, y)
+    still = jnp.sum(weights[:, None] * (seen - jnp.average(seen, axis=0, weights=weights)) ** 2)
+    fell_back = ~(jnp.isfinite(fit.cost) & (fit.misfit <= still + 1e-12 * (1.0 + jnp.sum(seen**2))))
+    state = jnp.where(fell_back, smoothed_ends(core, manifold, dt, y, weights)[1], fit.path[-1])
+    rms = jnp.sqrt(fit.misfit / jnp.maximum(measured, 1.0))
+    return StateEstimate(state[:n], state[n:], _covariance(fit, -1, noise, measured), rms, fell_back)
+
+
+# --- the forecaster --------------------------------------------------------------------------------------------------
 
 
 class ModelAware(AbstractIdentifiable):
@@ -163,34 +208,55 @@ class ModelAware(AbstractIdentifiable):
     def learned_system(self) -> PortHamiltonian:
         return self.core.system
 
-    def estimate(self, context: Float[Array, "K n"]) -> StateEstimate:
-        """The state at the end of a context, from its last ``window`` samples."""
-        return estimate_state(self.core, self.manifold, self.dt, context[-self.window :], noise=self.noise)
+    def estimate(self, context: Float[Array, "K n"], past: Inputs = None) -> StateEstimate:
+        """The state at the end of a context, from its last ``window`` samples and the inputs between them."""
+        past = None if past is None else past[max(context.shape[0] - self.window, 0) :]
+        return estimate_state(self.core, self.manifold, self.dt, context[-self.window :], u=past, noise=self.noise)
 
-    def predict_next(self, q, u=None):
-        """One fit per sample to the last ``window`` positions, each begun from where the one before it ended."""
+    def slide(self, q: Float[Array, "T n"], u: Inputs = None) -> tuple[Float[Array, "T twice_n"], Array]:
+        """States and their covariances at every sample, each from the last ``window`` positions.
+
+        One Gauss–Newton step per sample from where the window before it ended: the windows differ by one sample.
+        """
         length, n = q.shape
         window = min(self.window, length)
         cell = jnp.arange(window)
 
-        def one(start, inputs):
-            t, u_t = inputs
+        def one(start, t):
             first = jnp.maximum(t - window + 1, 0)
-            y = jax.lax.dynamic_slice_in_dim(q, first, window)
-            weights = (cell <= t - first).astype(q.dtype)
-            x = fit_window(self.core, self.manifold, self.dt, y, weights, _WARM_ITERATIONS, start).start
-            qs, ps = self.core.rollout(x[:n], x[n:], window - 1)
             here = t - first
-            state = jnp.concatenate([x[None, :n], qs])[here], jnp.concatenate([x[None, n:], ps])[here]
-            moves = t >= window - 1
-            start = jnp.where(moves, jnp.concatenate([qs[0], ps[0]]), x)
-            return start, self.core(*state, u_t)[0]
+            y = jax.lax.dynamic_slice_in_dim(q, first, window)
+            inputs = None if u is None else jax.lax.dynamic_slice_in_dim(u, first, window - 1)
+            weights = (cell <= here).astype(q.dtype)
+            fit = fit_window(
+                self.core, self.manifold, self.dt, y, weights, inputs, iterations=_WARM_ITERATIONS, guess=start
+            )
+            covariance = _covariance(fit, here, self.noise, n * (here + 1.0))
+            return fit.path[jnp.where(here == window - 1, 1, 0)], (fit.path[here], covariance)
 
         begin = jnp.concatenate([q[0], jnp.zeros_like(q[0])])
-        return jax.lax.scan(one, begin, (jnp.arange(length), u))[1]
+        return jax.lax.scan(one, begin, jnp.arange(length))[1]
 
-    def init_cache(self, context):
-        state = self.estimate(context)
+    def predict_next(self, q, u=None):
+        n = q.shape[1]
+        states, _ = self.slide(q, u)
+        return self._ahead(states[:, :n], states[:, n:], u)[0]
+
+    def filter(self, q: Float[Array, "T n"], u: Inputs = None) -> Filtered:
+        """What is known after each measurement, from the last ``window`` of them."""
+        n = q.shape[1]
+        states, covariance = self.slide(q, u)
+        ahead = self._ahead(states[:-1, :n], states[:-1, n:], None if u is None else u[:-1])[0]
+        surprise = self.manifold.difference(q[1:], ahead)
+        return Filtered(
+            states[:, :n], states[:, n:], covariance, jnp.concatenate([jnp.zeros_like(surprise[:1]), surprise])
+        )
+
+    def _ahead(self, q, p, u):
+        return jax.vmap(self.core)(q, p) if u is None else jax.vmap(self.core)(q, p, u)
+
+    def init_cache(self, context, past=None):
+        state = self.estimate(context, past)
         return state.q, state.p
 
     def step(self, cache, u=None):
@@ -198,6 +264,6 @@ class ModelAware(AbstractIdentifiable):
         q, p = self.core(*cache, u)
         return (q, p), q
 
-    def takeover(self, context, horizon, u=None):
-        state = self.estimate(context)
+    def takeover(self, context, horizon, u=None, past=None):
+        state = self.estimate(context, past)
         return self.core.rollout(state.q, state.p, horizon, u)[0]

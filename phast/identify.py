@@ -1,14 +1,13 @@
-"""Second-order identification: few coefficients, fitted by Levenberg–Marquardt, with honest uncertainties.
+"""Second-order identification: few coefficients, fitted by Levenberg–Marquardt.
 
 Two stages. :func:`match` fits accelerations, q'' as the model predicts it against q'' from a local polynomial smoother
-whose width is chosen from the data: parallel over all samples, and good enough to start from anywhere. :func:`shoot`
-then fits positions over windows through the model's own time steps; the state at the start of each window is eliminated
-from the normal equations, so no velocity is ever needed. The information matrix that is left says what the data
-determine: its inverse is the covariance of the coefficients, and its null space is what no amount of the same data
-can tell.
+(:mod:`phast.derivatives`): parallel over all samples, and good enough to start from anywhere. :func:`shoot` then fits
+positions over windows through the model's own time steps; the state at the start of each window is eliminated from the
+normal equations, so no velocity is ever needed. The information matrix that is left says what the data determine: its
+inverse is the covariance of the coefficients, and its null space is what no amount of the same data can tell
+(:mod:`phast.findings`).
 """
 
-import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,111 +15,22 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
-from phast.components.damping import SplineDamping
-from phast.components.potential import SplinePotential
+from phast.components.spline import AbstractSmooth
 from phast.datasets import Trajectories
+from phast.derivatives import Samples
 from phast.errors import InputError
 from phast.forecaster import Core
 from phast.hamiltonian import PortHamiltonian
 from phast.horizon import fit_window
+from phast.integrators import Timestep
 from phast.manifold import Manifold
+from phast.models import parameter_count
 
 LARGEST_FIT = 2000
-
-# --- derivatives from positions --------------------------------------------------------------------------------------
-
-
-class Smoother(NamedTuple):
-    """A local polynomial of ``degree`` over ``window`` samples (Savitzky and Golay)."""
-
-    window: int
-    degree: int
-
-    def kernels(self, dt: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Weights that give value, slope and curvature at the centre of the window."""
-        half = self.window // 2
-        powers = np.vander(dt * np.arange(-half, half + 1), self.degree + 1, increasing=True)
-        fit = np.linalg.pinv(powers)
-        return fit[0], fit[1], 2.0 * fit[2]
-
-
-SMOOTHERS = (*(Smoother(w, 4) for w in (5, 7, 9, 11, 13, 15, 19, 23, 31)), Smoother(7, 6))
-_REFERENCE = Smoother(7, 6)
-
-
-class Samples(NamedTuple):
-    """Positions, velocities and accelerations at the same instants."""
-
-    q: Float[np.ndarray, "S n"]
-    v: Float[np.ndarray, "S n"]
-    a: Float[np.ndarray, "S n"]
-
-
-def unwrapped(data: Trajectories) -> Float[np.ndarray, "N T n"]:
-    """Positions without 2π jumps in the angles."""
-    steps = np.diff(data.q, axis=1)
-    turns = np.where(np.asarray(data.manifold.circles), np.round(steps / (2 * np.pi)), 0.0)
-    return data.q - 2 * np.pi * np.concatenate([np.zeros_like(data.q[:, :1]), np.cumsum(turns, axis=1)], axis=1)
-
-
-def noise_scale(data: Trajectories) -> float:
-    """The standard deviation of white noise on the positions, from high-order differences.
-
-    A smooth signal shrinks under differencing and noise grows by a known factor; the smallest of the estimates that
-    orders 3 to 10 give is the least fooled by the signal.
-    """
-    q = unwrapped(data)
-    estimates = []
-    for order in range(3, min(11, data.length)):
-        growth = np.sqrt(np.prod([(order + k) / k for k in range(1, order + 1)]))  # sqrt of binomial(2 order, order)
-        estimates.append(np.median(np.abs(np.diff(q, n=order, axis=1))) / (0.6745 * growth))
-    return float(min(estimates)) if estimates else 0.0
-
-
-def choose_smoother(data: Trajectories, noise: float) -> Smoother:
-    """The smoother with the least estimated error in the acceleration: noise that passes, plus bias.
-
-    The bias is measured against a narrow reference, whose own noise is known and is subtracted.
-    """
-    _, _, reference = _REFERENCE.kernels(data.dt)
-    q = unwrapped(data)
-    best, least = _REFERENCE, np.inf
-    for smoother in SMOOTHERS:
-        if smoother.window > data.length:
-            continue
-        kernel = smoother.kernels(data.dt)[2]
-        wide = np.zeros(max(smoother.window, _REFERENCE.window))
-        wide[_centred(len(wide), smoother.window)] += kernel
-        wide[_centred(len(wide), _REFERENCE.window)] -= reference
-        if len(wide) > data.length:
-            continue
-        difference = _slide(q, wide)
-        bias = max(float(np.mean(difference**2)) - noise**2 * float(wide @ wide), 0.0)
-        risk = noise**2 * float(kernel @ kernel) + bias
-        if risk < least:
-            best, least = smoother, risk
-    return best
-
-
-def differentiate(data: Trajectories, smoother: Smoother) -> Samples:
-    """(q, v, a) wherever the smoother's window fits, flattened over trajectories."""
-    if smoother.window > data.length:
-        raise InputError(f"trajectories of {data.length} samples are too short for a window of {smoother.window}")
-    q = unwrapped(data)
-    n = q.shape[2]
-    return Samples(*(_slide(q, kernel).reshape(-1, n) for kernel in smoother.kernels(data.dt)))
-
-
-def _slide(q: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    return np.lib.stride_tricks.sliding_window_view(q, len(kernel), axis=1) @ kernel
-
-
-def _centred(length: int, window: int) -> slice:
-    return slice(length // 2 - window // 2, length // 2 + window // 2 + 1)
-
 
 # --- Levenberg–Marquardt on normal equations -------------------------------------------------------------------------
 
@@ -143,29 +53,34 @@ def levenberg_marquardt(
     local: Any,
     *,
     iterations: int,
-    tolerance: float = 1e-9,
+    tolerance: float,
 ) -> tuple[Float[Array, " k"], Any, Normal]:
-    """Minimise |r(θ, x)|² + |prior(θ)|² over θ and the local unknowns x that ``linearise`` eliminates."""
+    """Minimise |r(θ, x)|² + |prior(θ)|² over θ and the local unknowns x that ``linearise`` eliminates.
+
+    Stops where a step gains less than ``tolerance`` of the whole.
+    """
     prior_jacobian = jax.jit(jax.jacfwd(prior))
-    damping = 1e-4
+    damping, growth = 1e-4, 4.0
     normal = linearise(theta, local)
     best = float(normal.cost + jnp.sum(prior(theta) ** 2))
     for _ in range(iterations):
         jacobian = prior_jacobian(theta)
         matrix = normal.matrix + jacobian.T @ jacobian
         gradient = normal.gradient + jacobian.T @ prior(theta)
-        scale = jnp.diag(matrix) + 1e-12 * jnp.max(jnp.diag(matrix))
-        step = -jnp.linalg.solve(matrix + damping * jnp.diag(scale), gradient)
+        ridge = damping * (jnp.diag(matrix) + 1e-12 * jnp.max(jnp.diag(matrix)))
+        step = -jnp.linalg.solve(matrix + jnp.diag(ridge), gradient)
+        promised = float(jnp.dot(step, ridge * step - gradient))
         proposal, moved = theta + step, move(local, normal.local, step)
         total = float(cost(proposal, moved) + jnp.sum(prior(proposal) ** 2))
         if np.isfinite(total) and total <= best:
             gain, best = best - total, total
-            theta, local, damping = proposal, moved, max(0.1 * damping, 1e-12)
+            theta, local, growth = proposal, moved, 4.0
+            damping = max(damping * max(1.0 / 3.0, 1.0 - (2.0 * gain / max(promised, 1e-300) - 1.0) ** 3), 1e-12)
             normal = linearise(theta, local)
             if gain <= tolerance * best:
                 break
-        else:
-            damping *= 10.0
+        else:  # each failure in a row asks for more than the one before
+            damping, growth = damping * growth, 2.0 * growth
             if damping > 1e8:
                 break
     return theta, local, normal
@@ -174,10 +89,15 @@ def levenberg_marquardt(
 # --- stage one: accelerations ----------------------------------------------------------------------------------------
 
 
-def acceleration(system: PortHamiltonian, q: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " n"]:
-    """q'' of the unforced system at (q, v), for any M(q)."""
+def acceleration(
+    system: PortHamiltonian,
+    q: Float[Array, " n"],
+    v: Float[Array, " n"],
+    u: Float[Array, " inputs"] | None = None,
+) -> Float[Array, " n"]:
+    """q'' at (q, v), for any M(q)."""
     p = system.momentum(q, v)
-    return jax.jvp(system.velocity, (q, p), system.vector_field(q, p))[1]
+    return jax.jvp(system.velocity, (q, p), system.vector_field(q, p, u))[1]
 
 
 def match(
@@ -186,31 +106,30 @@ def match(
     *,
     deviation: float,
     smoothness: float = 1.0,
-    iterations: int = 20,
-    chunk: int = 1000,
+    iterations: int = 15,
+    chunk: int = 500,
 ) -> PortHamiltonian:
     """Fit every learned coefficient to accelerations whose errors have this standard deviation."""
-    theta, rebuild = _coefficients(system)
-    used = len(samples.q) // chunk * chunk or len(samples.q)
-    batches = tuple(jnp.asarray(x[:used]).reshape(-1, min(chunk, used), x.shape[1]) for x in samples)
+    theta, rebuild = coefficients_of(system)
+    chunk = min(chunk, len(samples.q))
+    batches = _in_chunks(samples, chunk)
 
-    def residual(theta, q, v, a):
-        model = rebuild(theta)
-        return ((jax.vmap(lambda x, w: acceleration(model, x, w))(q, v) - a) / deviation).reshape(-1)
+    def residual(theta, q, v, a, u):
+        return (acceleration(rebuild(theta), q, v, u) - a) / deviation
 
     @jax.jit
     def linearise(theta, batches):
         def add(total, batch):
-            r = residual(theta, *batch)
-            jacobian = jax.jacfwd(residual)(theta, *batch)
+            r = jax.vmap(residual, (None, 0, 0, 0, 0))(theta, *batch).reshape(-1)
+            jacobian = jax.vmap(jax.jacrev(residual), (None, 0, 0, 0, 0))(theta, *batch).reshape(-1, theta.size)
             return (total[0] + jacobian.T @ jacobian, total[1] + jacobian.T @ r, total[2] + r @ r), None
 
-        zero = (jnp.zeros((theta.size, theta.size)), jnp.zeros(theta.size), jnp.zeros(()))
-        return Normal(*jax.lax.scan(add, zero, batches)[0])
+        return Normal(*jax.lax.scan(add, _nothing(theta.size), batches)[0])
 
     @jax.jit
     def cost(theta, batches):
-        return jnp.sum(jax.lax.map(lambda batch: jnp.sum(residual(theta, *batch) ** 2), batches))
+        each = jax.vmap(residual, (None, 0, 0, 0, 0))
+        return jnp.sum(jax.lax.map(lambda batch: jnp.sum(each(theta, *batch) ** 2), batches))
 
     theta, _, _ = levenberg_marquardt(
         lambda t, _: linearise(t, batches),
@@ -220,8 +139,18 @@ def match(
         theta,
         None,
         iterations=iterations,
+        tolerance=1e-3,
     )
     return rebuild(theta)
+
+
+def _in_chunks(arrays: Any, chunk: int) -> Any:
+    """Each array with its leading axis cut into (chunks, chunk); what does not fill a chunk is left out."""
+    return jax.tree.map(lambda x: jnp.asarray(x[: len(x) // chunk * chunk]).reshape(-1, chunk, *x.shape[1:]), arrays)
+
+
+def _nothing(size: int) -> tuple[Array, Array, Array]:
+    return jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(())
 
 
 # --- stage two: positions --------------------------------------------------------------------------------------------
@@ -243,99 +172,150 @@ class Identified(NamedTuple):
 
 def shoot(
     core: Core,
-    manifold: Manifold,
-    windows: Float[np.ndarray, "W L n"],
+    windows: Trajectories,
     *,
-    dt: float,
     noise: float,
+    smooth: bool = True,
     iterations: int = 12,
-    chunk: int = 100,
+    chunk: int = 50,
 ) -> Identified:
     """Fit every learned coefficient of the core's system to windows of positions, their initial states eliminated.
 
-    Spline fields are fitted twice: with a faint smoothness prior, and with the one that the evidence then prefers.
+    With ``smooth``, fields are fitted twice: with a faint smoothness prior, and with the one that the evidence then
+    prefers. Data without noise need none.
     """
-    theta, rebuild = _coefficients(core.system)
-    n = manifold.size
-    chunk = min(chunk, len(windows))
-    used = len(windows) // chunk * chunk
-    y = jnp.asarray(windows[:used]).reshape(-1, chunk, *windows.shape[1:])
-    states = _first_states(core, manifold, y, dt)
-
-    def residual(theta, x, window):
-        q, _ = Core(rebuild(theta), core.transition).rollout(x[:n], x[n:], window.shape[0] - 1)
-        path = jnp.concatenate([x[None, :n], q])
-        return manifold.difference(path, window).reshape(-1) / noise
-
-    def eliminate(theta, x, window):
-        r = residual(theta, x, window)
-        by_theta = jax.jacfwd(residual)(theta, x, window)
-        by_x = jax.jacfwd(residual, argnums=1)(theta, x, window)
-        normal = by_x.T @ by_x
-        inverse = jnp.linalg.inv(normal + 1e-13 * jnp.trace(normal) * jnp.eye(2 * n))
-        x_from_r, x_from_theta = inverse @ (by_x.T @ r), inverse @ (by_x.T @ by_theta)
-        rest, rest_r = by_theta - by_x @ x_from_theta, r - by_x @ x_from_r
-        return rest.T @ rest, rest.T @ rest_r, r @ r, (x_from_r, x_from_theta)
-
-    @jax.jit
-    def linearise(theta, states, y):
-        def add(total, batch):
-            matrix, gradient, cost, local = jax.vmap(lambda x, w: eliminate(theta, x, w))(*batch)
-            return (total[0] + matrix.sum(0), total[1] + gradient.sum(0), total[2] + cost.sum()), local
-
-        zero = (jnp.zeros((theta.size, theta.size)), jnp.zeros(theta.size), jnp.zeros(()))
-        total, local = jax.lax.scan(add, zero, (states, y))
-        return Normal(*total, local)
-
-    @jax.jit
-    def cost(theta, states, y):
-        each = jax.vmap(lambda x, w: jnp.sum(residual(theta, x, w) ** 2))
-        return jnp.sum(jax.lax.map(lambda batch: jnp.sum(each(*batch)), (states, y)))
-
-    @jax.jit
-    def move(states, local, step):
-        from_r, from_theta = local
-        return states - from_r - from_theta @ step
+    theta, rebuild = coefficients_of(core.system)
+    batches = _in_chunks((windows.q, None if windows.u is None else windows.u[:, :-1]), min(chunk, len(windows)))
+    states = _first_states(core, windows.manifold, batches, windows.dt)
+    problem = _Shooting(core, rebuild, windows.manifold, noise)
 
     def run(theta, states, weights):
         return levenberg_marquardt(
-            lambda t, x: linearise(t, x, y),
-            lambda t, x: cost(t, x, y),
-            move,
+            lambda t, x: problem.linearise(t, (x, *batches)),
+            lambda t, x: problem.cost(t, (x, *batches)),
+            _follow,
             lambda t: roughness(rebuild(t), jnp.asarray(weights)),
             theta,
             states,
             iterations=iterations,
+            tolerance=0.1 / count,
         )
 
-    weights = np.full(len(_splines_of(core.system)), _WEIGHTS[0])
+    count = batches[0].size
+    weights = np.full(_directions(core.system), _WEIGHTS[0])
     theta, states, normal = run(theta, states, weights)
-    if weights.size:
-        preferred = choose_smoothness(normal, theta, rebuild)
-        affordable = 1.01 * float(normal.cost) + 4.0 * theta.size
+    if smooth and weights.size:
+        preferred = choose_smoothness(normal, theta, rebuild, count)
+        affordable = 1.01 * float(normal.cost) + 4.0 * theta.size * _excess(normal, count)
         for smaller in (1.0, 0.1, 0.01):  # the evidence is local: a choice that costs far more than it promised is not
-            smooth = run(theta, states, smaller * preferred)
-            if float(smooth[2].cost) <= affordable:
-                (theta, states, normal), weights = smooth, smaller * preferred
+            tried = run(theta, states, smaller * preferred)
+            if float(tried[2].cost) <= affordable:
+                (theta, states, normal), weights = tried, smaller * preferred
                 break
     jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.asarray(weights)))(theta)
-    covariance = np.linalg.pinv(np.asarray(normal.matrix + jacobian.T @ jacobian), hermitian=True)
-    rms = float(np.sqrt(float(normal.cost) / y.size)) * noise
-    return Identified(rebuild(theta), np.asarray(normal.matrix), covariance, rms, int(y.size))
+    excess = _excess(normal, count)
+    covariance = excess * np.linalg.pinv(np.asarray(normal.matrix + jacobian.T @ jacobian), hermitian=True)
+    rms = float(np.sqrt(float(normal.cost) / count)) * noise
+    return Identified(rebuild(theta), np.asarray(normal.matrix) / excess, covariance, rms, count)
+
+
+def _excess(normal: "Normal", count: int) -> float:
+    """By how much squared residuals exceed what the noise explains: a model's own error counts as noise too."""
+    return max(float(normal.cost) / count, 1.0)
+
+
+class _Shooting:
+    """The least-squares problem of :func:`shoot`: compiled once, whatever the smoothness.
+
+    Sensitivities follow the path in substeps of length h. One substep has the derivative A = ∂x⁺/∂x; what coefficients
+    add to it is B = h ½(I + A) ∂f/∂θ at its middle (variation of constants, right to second order in h, which is enough
+    for the slope of a least-squares problem), and S⁺ = A S + B carries ∂x/∂θ through the window. The field f has few
+    components and many coefficients, so ∂f/∂θ is taken in reverse mode, for all substeps at once.
+    """
+
+    def __init__(self, core: Core, rebuild: Callable[[Array], PortHamiltonian], manifold: Manifold, noise: float):
+        n = manifold.size
+        pieces = core.transition.timestep.pieces()
+        substeps, h = len(pieces), pieces[0]
+        single = eqx.tree_at(lambda t: t.timestep, core.transition, Timestep(h))
+        moved = slice(n, None) if parameter_count(core.system.mass) == 0 else slice(None)  # q' = v knows only the mass
+
+        def advance(theta, x, u):
+            return jnp.concatenate(Core(rebuild(theta), single)(x[:n], x[n:], u))
+
+        def field(theta, x, u):
+            return jnp.concatenate(rebuild(theta).vector_field(x[:n], x[n:], u))[moved]
+
+        def trace(theta, x, y, u):
+            """The path in substeps, and the input over each."""
+            u = None if u is None else jnp.repeat(u, substeps, axis=0)
+            step = lambda x, u: (advance(theta, x, u),) * 2  # noqa: E731
+            path = jax.lax.scan(step, x, u, length=substeps * (y.shape[0] - 1))[1]
+            return jnp.concatenate([x[None], path]), u
+
+        def misfit(path, y):
+            return manifold.difference(path[::substeps, :n], y).reshape(-1) / noise
+
+        def eliminate(theta, x, y, u):
+            path, u = trace(theta, x, y, u)
+            along = (None, 0, None if u is None else 0)
+            by_state = jax.vmap(jax.jacfwd(advance, argnums=1), along)(theta, path[:-1], u)
+            slopes = jax.vmap(jax.jacrev(field), along)(theta, 0.5 * (path[1:] + path[:-1]), u)
+            carried = 0.5 * h * (jnp.eye(2 * n) + by_state)[:, :, moved] @ slopes
+            start = jnp.concatenate([jnp.eye(2 * n), jnp.zeros((2 * n, theta.size))], axis=1)
+            added = jnp.concatenate([jnp.zeros_like(by_state), carried], axis=2)
+            grow = lambda s, step: (step[0] @ s + step[1], s[:n])  # noqa: E731
+            last, before = jax.lax.scan(grow, start, (by_state, added))
+            jacobian = jnp.concatenate([before[::substeps], last[None, :n]]).reshape(-1, 2 * n + theta.size) / noise
+            r, by_x, by_theta = misfit(path, y), jacobian[:, : 2 * n], jacobian[:, 2 * n :]
+            scale = 1.0 / jnp.sqrt(jnp.sum(by_x**2, axis=0) + 1e-300)
+            normal = (by_x * scale).T @ (by_x * scale)
+            inverse = jnp.linalg.inv(normal + 1e-12 * jnp.eye(2 * n)) * jnp.outer(scale, scale)
+            x_from_r, x_from_theta = inverse @ (by_x.T @ r), inverse @ (by_x.T @ by_theta)
+            return by_theta - by_x @ x_from_theta, r - by_x @ x_from_r, r @ r, (x_from_r, x_from_theta)
+
+        def linearise(theta, batches):
+            def add(total, batch):
+                rest, r, cost, local = jax.vmap(eliminate, (None, 0, 0, 0))(theta, *batch)
+                rest, r = rest.reshape(-1, theta.size), r.reshape(-1)
+                return (total[0] + rest.T @ rest, total[1] + rest.T @ r, total[2] + cost.sum()), local
+
+            total, local = jax.lax.scan(add, _nothing(theta.size), batches)
+            return Normal(*total, local)
+
+        def cost(theta, batches):
+            def one(x, y, u):
+                return jnp.sum(misfit(trace(theta, x, y, u)[0], y) ** 2)
+
+            return jnp.sum(jax.lax.map(lambda batch: jnp.sum(jax.vmap(one)(*batch)), batches))
+
+        self.linearise, self.cost = jax.jit(linearise), jax.jit(cost)
+
+
+@jax.jit
+def _follow(states: Array, local: tuple[Array, Array], step: Float[Array, " k"]) -> Array:
+    """Where the eliminated states go when the coefficients take a step."""
+    from_r, from_theta = local
+    return states - from_r - from_theta @ step
 
 
 @eqx.filter_jit
-def _first_states(core: Core, manifold: Manifold, y: Float[Array, "C B L n"], dt: float) -> Float[Array, "C B k"]:
+def _first_states(core: Core, manifold: Manifold, batches: tuple, dt: float) -> Float[Array, "C B k"]:
     """States at the start of each window, fitted to its first samples."""
-    head = y[:, :, : min(y.shape[2], 10)]
-    weights = jnp.ones(head.shape[2])
-    return jax.lax.map(jax.vmap(lambda w: fit_window(core, manifold, dt, w, weights).start), head)
+    y, u = batches
+    head = min(y.shape[2], 10)
+    weights = jnp.ones(head)
+
+    def one(y, u):
+        return fit_window(core, manifold, dt, y[:head], weights, None if u is None else u[: head - 1]).start
+
+    return jax.lax.map(lambda batch: jax.vmap(one)(*batch), (y, u))
 
 
 # --- what is learned, and how rough it is ----------------------------------------------------------------------------
 
 
-def _coefficients(system: PortHamiltonian) -> tuple[Float[Array, " k"], Callable[[Array], PortHamiltonian]]:
+def coefficients_of(system: PortHamiltonian) -> tuple[Float[Array, " k"], Callable[[Array], PortHamiltonian]]:
     """All trainable numbers as one vector, and the way back."""
     params, static = eqx.partition(system, eqx.is_inexact_array)
     theta, unravel = ravel_pytree(params)
@@ -346,159 +326,68 @@ def _coefficients(system: PortHamiltonian) -> tuple[Float[Array, " k"], Callable
     return theta, lambda t: eqx.combine(unravel(t), static)
 
 
-def roughness(system: PortHamiltonian, smoothness: float | Float[Array, " fields"]) -> Float[Array, " k"]:
-    """Prior residuals: the roughness of every spline field, and a whisper that keeps unseen nodes where they are."""
-    fields = _splines_of(system)
-    weights = jnp.broadcast_to(jnp.asarray(smoothness, dtype=float), (len(fields),))
-    parts = [jnp.zeros(1)]
-    for weight, field in zip(weights, fields, strict=True):
-        values = field.coefficients if isinstance(field, SplinePotential) else field.entries
-        parts += [weight * field.roughness(), 1e-4 * values.reshape(-1)]
-    return jnp.concatenate(parts)
+def smooth_fields(system: PortHamiltonian) -> list[AbstractSmooth]:
+    """The fields of a system that have a roughness."""
+    return [leaf for leaf in jax.tree.leaves(system, is_leaf=_is_smooth) if _is_smooth(leaf)]
 
 
-def _splines_of(system: PortHamiltonian) -> list[SplinePotential | SplineDamping]:
-    return [leaf for leaf in jax.tree.leaves(system, is_leaf=_is_spline) if _is_spline(leaf)]
+def _is_smooth(node: Any) -> bool:
+    return isinstance(node, AbstractSmooth)
+
+
+def _directions(system: PortHamiltonian) -> int:
+    """How many weights of smoothness there are: one for each direction of each field."""
+    return sum(len(field.roughness()) for field in smooth_fields(system))
+
+
+_WHISPER = 1e-4  # keeps what the data never show where it is
+
+
+def roughness(system: PortHamiltonian, smoothness: float | Float[Array, " directions"]) -> Float[Array, " k"]:
+    """Prior residuals: the weighted roughness of every smooth field, and a whisper on its values."""
+    fields = smooth_fields(system)
+    rough = [part for field in fields for part in field.roughness()]
+    weights = jnp.broadcast_to(jnp.asarray(smoothness, dtype=float), (len(rough),))
+    values = [_WHISPER * field.values() for field in fields]
+    return jnp.concatenate([jnp.zeros(1), *(w * part for w, part in zip(weights, rough, strict=True)), *values])
 
 
 def choose_smoothness(
-    normal: Normal, theta: Float[Array, " k"], rebuild: Callable[[Array], PortHamiltonian]
-) -> Float[np.ndarray, " fields"]:
-    """The weight of each field's roughness that the data themselves prefer: the largest evidence (marginal likelihood).
+    normal: Normal, theta: Float[Array, " k"], rebuild: Callable[[Array], PortHamiltonian], count: int
+) -> Float[np.ndarray, " directions"]:
+    """The weights of roughness that the data themselves prefer: the largest evidence (marginal likelihood).
 
     With the residuals linear around ``theta`` and the roughness linear in it, the evidence of a choice is a formula:
-    the best fit that the prior allows, and how much of the prior's volume that fit leaves.
+    the best fit that the prior allows, and how much of the prior's volume that fit leaves. Weights are improved one
+    after the other. ``count`` residuals beyond what the noise explains widen the noise.
     """
-    matrix, gradient, at = (np.asarray(x) for x in (normal.matrix, normal.gradient, theta))
-    jacobians = [
-        np.asarray(jax.jacfwd(lambda t, k=k: _splines_of(rebuild(t))[k].roughness())(theta))
-        for k in range(len(_splines_of(rebuild(theta))))
-    ]
-    penalties = [jacobian.T @ jacobian for jacobian in jacobians]
-    ranks = [np.linalg.matrix_rank(penalty, hermitian=True) for penalty in penalties]
+    excess = _excess(normal, count)
+    matrix, gradient, at = (np.asarray(x) for x in (normal.matrix / excess, normal.gradient / excess, theta))
 
-    def evidence(weights: tuple[float, ...]) -> float:
-        prior = sum((w**2 * p for w, p in zip(weights, penalties, strict=True)), 1e-8 * np.eye(len(at)))
-        posterior = matrix + prior
-        step = -np.linalg.solve(posterior, gradient + prior @ at)
+    def parts(t):
+        return [part for field in smooth_fields(rebuild(t)) for part in field.roughness()]
+
+    penalties = [np.asarray(j.T @ j) for j in jax.jacfwd(parts)(theta)]
+    touched = [np.flatnonzero(np.diag(penalty)) for penalty in penalties]
+    shared = [np.unique(np.concatenate([b for b in touched if np.intersect1d(a, b).size])) for a in touched]
+    whisper = max(_WHISPER**2, 1e-13 * np.max(np.diag(matrix))) * np.eye(len(at))  # at least what rounding leaves
+
+    def evidence(weights: np.ndarray, changed: int) -> float:
+        """Up to terms that do not depend on the changed weight: of the prior's volume, only its own field's counts."""
+        prior = np.tensordot(weights**2, penalties, axes=1) + whisper
+        posterior = scipy.linalg.cho_factor(matrix + prior, lower=True)
+        step = -scipy.linalg.cho_solve(posterior, gradient + prior @ at)
         fit = 2 * gradient @ step + step @ matrix @ step + (at + step) @ prior @ (at + step)
-        volume = sum(2 * rank * np.log(w) for w, rank in zip(weights, ranks, strict=True))
-        return -0.5 * (fit + np.linalg.slogdet(posterior)[1] - volume)
+        field = np.ix_(shared[changed], shared[changed])
+        return np.linalg.slogdet(prior[field])[1] - fit - 2.0 * np.sum(np.log(np.diag(posterior[0])))
 
-    return np.array(max(itertools.product(_WEIGHTS, repeat=len(penalties)), key=evidence))
+    weights = np.full(len(penalties), 1.0)
+    for _ in range(_SWEEPS):
+        for i in range(len(weights)):
+            tried = [np.where(np.arange(len(weights)) == i, w, weights) for w in _WEIGHTS]
+            weights = max(tried, key=lambda w, i=i: evidence(w, i))
+    return np.sqrt(excess) * weights
 
 
 _WEIGHTS = tuple(10.0 ** (k / 2) for k in range(-4, 11))
-
-
-def _is_spline(node: Any) -> bool:
-    return isinstance(node, SplinePotential | SplineDamping)
-
-
-# --- the report ------------------------------------------------------------------------------------------------------
-
-_NO_INFORMATION = 1e-9  # of the largest eigenvalue of the scaled information matrix
-
-
-class Coefficient(NamedTuple):
-    """One recovered number: its value, its standard deviation, and whether these data determine it."""
-
-    name: str
-    value: float
-    deviation: float
-    identifiable: bool
-
-
-class Report(NamedTuple):
-    """What was recovered, what could not be, and why, in words."""
-
-    coefficients: list[Coefficient]
-    conditioning: float
-    remarks: list[str]
-
-
-def report(found: Identified) -> Report:
-    """Every learned scalar with its uncertainty; what the data leave open, and which anchor would close it.
-
-    A direction without information is one along which all coefficients of the null vector trade off. Spline fields
-    count in that test, but their many coefficients are not listed: see :func:`damping_band`.
-    """
-    names = _names(found.system)
-    theta = np.asarray(_coefficients(found.system)[0])
-    natural = [
-        (_softplus(x), _sigmoid(x)) if kind == "positive" else (x, 1.0)
-        for x, (_, kind) in zip(theta, names, strict=True)
-    ]
-    scale = np.sqrt(np.maximum(np.diag(found.information), 1e-300))
-    values, vectors = np.linalg.eigh(found.information / np.outer(scale, scale))
-    informed = values > _NO_INFORMATION * max(values[-1], 1e-300)
-    relative = np.array([s / (abs(x) + (kind != "positive")) for (x, s), (_, kind) in zip(natural, names, strict=True)])
-    moves = vectors[:, ~informed] / scale[:, None]
-    null = relative[:, None] * moves  # the relative change along each open direction
-    null /= np.maximum(np.max(np.abs(null), axis=0, keepdims=True, initial=0.0), 1e-300)
-    open_ones = np.any(np.abs(null) > 0.01, axis=1)
-    deviations = np.sqrt(np.maximum(np.diag(found.covariance), 0.0))
-    coefficients = [
-        Coefficient(name, float(value), float(slope * deviation), not is_open)
-        for (name, kind), (value, slope), deviation, is_open in zip(names, natural, deviations, open_ones, strict=True)
-        if kind != "field"
-    ]
-    remarks = [_in_words(direction, move, names) for direction, move in zip(null.T, moves.T, strict=True)]
-    conditioning = float(values[-1] / values[informed][0]) if informed.any() else np.inf
-    return Report(coefficients, conditioning, list(dict.fromkeys(remarks)))
-
-
-def damping_band(found: Identified, q: Float[np.ndarray, "N n"]) -> tuple[np.ndarray, np.ndarray]:
-    """The diagonal of D(q) and its standard deviation, at configurations q, at rest."""
-    theta, rebuild = _coefficients(found.system)
-    points = jnp.asarray(q, dtype=float)
-    rest = jnp.zeros(points.shape[1])
-
-    def field(t):
-        law = rebuild(t).damping
-        return jax.vmap(lambda x: law.operator(x, rest).diagonal_part())(points)
-
-    jacobian = np.asarray(jax.jacfwd(field)(theta))
-    variance = np.einsum("ijk,kl,ijl->ij", jacobian, found.covariance, jacobian)
-    return np.asarray(field(theta)), np.sqrt(np.maximum(variance, 0.0))
-
-
-def _names(system: PortHamiltonian) -> list[tuple[str, str]]:
-    """(name, kind) of every trainable number, in raveled order; the kind is "positive", "field" or "plain"."""
-    names = []
-    params = eqx.filter(system, eqx.is_inexact_array)
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        parts = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
-        positive, field = parts[-1] == "raw", parts[-1] in ("coefficients", "entries")
-        name = ".".join(parts[:-1] if positive or field else parts)
-        kind = "positive" if positive else "field" if field else "plain"
-        names += [(name if leaf.size == 1 or field else f"{name}[{i}]", kind) for i in range(leaf.size)]
-    return names
-
-
-def _in_words(direction: np.ndarray, move: np.ndarray, names: list[tuple[str, str]]) -> str:
-    """What is open along one direction, given as relative changes and as the move of the raw coefficients."""
-    shares: dict[str, float] = {}
-    for (name, _), change in zip(names, direction, strict=True):
-        shares[name] = max(shares.get(name, 0.0), abs(float(change)))
-    involved = sorted((name for name, share in shares.items() if share > 0.01), key=lambda name: -shares[name])
-    parts = {name.partition(".")[0] for name in involved}
-    if {"potential", "mass", "damping"} <= parts:
-        return (
-            "the common scale of potential, mass and damping is open: multiplying all three by one factor changes no "
-            "trajectory; give the mass, or the strength of the potential, to fix it"
-        )
-    within = move[[name == involved[0] for name, _ in names]]
-    if len(involved) == 1 and len(within) > 1 and np.ptp(within) < 0.05 * np.max(np.abs(within)):
-        return f"{involved[0]} is determined up to a constant: its zero level moves nothing"
-    if len(involved) == 1:
-        return f"these data say nothing about {involved[0]}: give it, or record motion that depends on it"
-    return f"{' and '.join(involved)} trade off: only a combination is determined; give one of them to fix the others"
-
-
-def _softplus(x: float) -> float:
-    return float(np.logaddexp(0.0, x))
-
-
-def _sigmoid(x: float) -> float:
-    return float(1.0 / (1.0 + np.exp(-x)))
+_SWEEPS = 2

@@ -6,6 +6,8 @@ Three choices compose a :class:`Transition`. The *core* Φ_H: an explicit splitt
 coefficients: leapfrog, or fourth order by triple jump), implicit midpoint for M(q), or Cayley–Neumann. The *damping
 half-step* Φ_D: explicit as in the paper, implicit, or exact; the last two never raise the energy at any step size.
 The *timestep*: given or learned, shared or one per substep. A constant input force G u joins the kicks of the core.
+
+:class:`RungeKutta` is the other kind of transition: it keeps no structure, but at small steps it is the most accurate.
 """
 
 from abc import abstractmethod
@@ -14,10 +16,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
-from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from phast.components.lowrank import DiagonalPlusLowRank, add_scaled, cholesky, exponential_of_negative
+from phast.components.lowrank import (
+    DiagonalPlusLowRank,
+    add_scaled,
+    cholesky,
+    exponential_of_negative,
+    solve_lower,
+)
 from phast.components.parameter import Coefficient, value_of
 from phast.components.potential import gradient
 from phast.hamiltonian import PortHamiltonian
@@ -170,23 +177,6 @@ def _no_higher(energy, x: Float[Array, " twice_n"], proposal: Float[Array, " twi
     return _split(jnp.where(reachable, slowed, x.at[n:].multiply(-1.0)))
 
 
-class RungeKutta(AbstractCore):
-    """The classical fourth-order method: not symplectic, but explicit for any M(q), and at small steps the most
-    accurate core per evaluation for forecasts of a few hundred steps."""
-
-    order: int = 4
-    needs_separable: bool = False
-
-    def step(self, system, q, p, force, dt):
-        x = jnp.concatenate([q, p])
-        field = _conservative_field(system, force, q.shape[0])
-        k1 = field(x)
-        k2 = field(x + 0.5 * dt * k1)
-        k3 = field(x + 0.5 * dt * k2)
-        k4 = field(x + dt * k3)
-        return _split(x + dt / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4))
-
-
 def _conservative_field(system: PortHamiltonian, force, n: int):
     def field(x):
         dh_dq, v = system.gradient(x[:n], x[n:])
@@ -241,10 +231,9 @@ class ExactDamping(AbstractDampingStep):
         if p.shape[0] == 1:
             return p * jnp.exp(-h * damping.diagonal_part() / mass.diagonal_part())
         lower = cholesky(mass.dense())
-        half = solve_triangular(lower, damping.dense(), lower=True)
-        rate = solve_triangular(lower, half.T, lower=True)
+        rate = solve_lower(lower, solve_lower(lower, damping.dense()).T)
         decay = exponential_of_negative(h * 0.5 * (rate + rate.T))
-        return lower @ (decay @ solve_triangular(lower, p, lower=True))
+        return lower @ (decay @ solve_lower(lower, p))
 
 
 def _is_diagonal(operator) -> bool:
@@ -276,14 +265,48 @@ class Timestep(eqx.Module):
         return [duration / self.substeps] * self.substeps
 
 
-class Transition(eqx.Module):
-    """Φ_dt: one observed step of a port-Hamiltonian system, by Strang splitting (Algorithm 1), L substeps."""
+class AbstractTransition(eqx.Module):
+    """Φ_dt: one observed step of a port-Hamiltonian system under an input that is held over it."""
+
+    timestep: eqx.AbstractVar[Timestep]
+
+    @abstractmethod
+    def __call__(self, system: PortHamiltonian, q, p, u: Float[Array, " inputs"] | None = None) -> State: ...
+
+
+class RungeKutta(AbstractTransition):
+    """The classical fourth-order method on the whole vector field, damping and input included.
+
+    It keeps no structure, and stiff damping makes it explode; at small steps nothing forecasts better per evaluation.
+    """
+
+    timestep: Timestep
+
+    def __call__(self, system, q, p, u=None):
+        n = q.shape[0]
+
+        def field(x):
+            return jnp.concatenate(system.vector_field(x[:n], x[n:], u))
+
+        def substep(x, dt):
+            k1 = field(x)
+            k2 = field(x + 0.5 * dt * k1)
+            k3 = field(x + 0.5 * dt * k2)
+            k4 = field(x + dt * k3)
+            return x + dt / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4), None
+
+        pieces = jnp.stack([jnp.asarray(piece, q.dtype) for piece in self.timestep.pieces()])
+        return _split(jax.lax.scan(substep, jnp.concatenate([q, p]), pieces)[0])
+
+
+class Transition(AbstractTransition):
+    """Φ_dt by Strang splitting (Algorithm 1), L substeps."""
 
     core: AbstractCore
     damping: AbstractDampingStep
     timestep: Timestep
 
-    def __call__(self, system: PortHamiltonian, q, p, u: Float[Array, " inputs"] | None = None) -> State:
+    def __call__(self, system, q, p, u=None):
         if self.core.needs_separable and not system.separable:
             raise TypeError(
                 f"{type(self.core).__name__} needs a constant mass, but {type(system.mass).__name__} depends on q: "

@@ -5,6 +5,7 @@ each one's mean, ``_final`` the error at the last step alone. Keys are absent wh
 models that expose none, energy for systems that have none.
 """
 
+import functools
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -15,7 +16,15 @@ from jaxtyping import Array, Float
 
 from phast.datasets import Trajectories
 from phast.errors import InputError
-from phast.forecaster import AbstractForecaster, AbstractIdentifiable, Phast, autoregressive, roll_out, takeover
+from phast.forecaster import (
+    AbstractForecaster,
+    AbstractIdentifiable,
+    Phast,
+    autoregressive,
+    roll_out,
+    shared_out,
+    takeover,
+)
 from phast.hamiltonian import PortHamiltonian
 from phast.manifold import Manifold
 from phast.observers import FiniteDifference
@@ -84,7 +93,7 @@ def _next_step_errors(model, seen, q):
 
 
 def _next_step(model, seen, q, kind: str, context: int) -> dict[str, Array]:
-    error = _next_step_errors(model, seen, q)
+    error = shared_out(functools.partial(_next_step_errors, model), seen, q)
     after = error[:, context:]
     return {
         kind: jnp.mean(error),

@@ -140,7 +140,7 @@ class Dhnn(AbstractPeer):
         key, units = jax.random.key(seed), Units.of(found.samples)
         field = DhnnField.create(data.manifold, units, harmonics=self.harmonics, key=key)
         field, _ = descend(
-            field, matching_loss, found.samples, steps=self.steps, batch=self.batch, rate=self.rate, seed=seed
+            field, matching_loss, found.samples[:3], steps=self.steps, batch=self.batch, rate=self.rate, seed=seed
         )
         return Fitted(Flow.over(field, found.start, data).rollout)
 
@@ -162,7 +162,7 @@ class NeuralOde(AbstractPeer):
         samples, unseen = divided(data, found.samples)
         key, units = jax.random.key(seed), Units.of(samples)
         field = NeuralField.create(data.manifold, units, width=self.width, harmonics=self.harmonics, key=key)
-        matched, _ = descend(field, matching_loss, samples, steps=self.steps, batch=512, rate=4e-3, seed=seed)
+        matched, _ = descend(field, matching_loss, samples[:3], steps=self.steps, batch=512, rate=4e-3, seed=seed)
         refined, _ = descend(
             matched,
             functools.partial(shooting_loss, data.dt),

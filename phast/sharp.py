@@ -9,91 +9,193 @@ and says how sure it is. It computes in float64.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
-from phast.components.damping import AbstractDamping, SplineDamping, WindyDamping
+from phast.components.damping import AbstractDamping, PSDDamping, SplineDamping, SumDamping, WindyDamping
 from phast.components.mass import AbstractMass, ConstantMass
-from phast.components.potential import AbstractPotential, SplinePotential, Sum
+from phast.components.potential import AbstractPotential, SeriesPotential, SplinePotential, Sum
 from phast.components.spline import Grid
 from phast.datasets import Trajectories
+from phast.derivatives import choose_smoother, differentiate, noise_scale
 from phast.errors import InputError
 from phast.forecaster import Core
 from phast.hamiltonian import PortHamiltonian
-from phast.horizon import ModelAware
-from phast.identify import Identified, Samples, choose_smoother, differentiate, match, noise_scale, shoot
-from phast.integrators import ExactDamping, RungeKutta, Timestep, Transition, leapfrog
+from phast.horizon import ModelAware, smoothed_ends
+from phast.identify import Identified, match, shoot
+from phast.integrators import (
+    AbstractTransition,
+    DiscreteGradient,
+    ExactDamping,
+    ImplicitMidpoint,
+    RungeKutta,
+    Timestep,
+    Transition,
+    leapfrog,
+)
+from phast.manifold import Manifold
 from phast.models import forgotten, parameter_count, row_of, true_damping
 from phast.systems import System
 
-MATCH_SAMPLES = 40_000
-SHOOT_SAMPLES = 60_000
-SHOOT_COEFFICIENTS = 300  # beyond these the accelerations alone decide: shooting would take minutes
+MATCH_SAMPLES = 20_000
+SHOOT_SAMPLES = 60_000  # of one coordinate; shared between several
+CLEAN = 1e-6  # noise, relative to the motion, below which there is none
 WINDOW = 20
-LEAPFROGS, RUNGE_KUTTAS = 8, 3  # substeps per sample of either core
-_NODES = {1: (32, 64), 2: (14, 10)}  # of potential and damping, per coordinate
+SUBSTEPS = (1, 2, 4)  # of Runge–Kutta per sample, from which the data choose
+_ALONG = {1: (32, 64), 2: (24, 40)}  # nodes of potential and damping along each coordinate
+_ACROSS = (12, 6)  # and over each pair of them, where there are two
+_DEGREE = 4  # of the series that stands for a potential of more coordinates
+
+
+# --- what is to be found ---------------------------------------------------------------------------------------------
 
 
 def partial_system(
     data: Trajectories, template: AbstractPotential, mass: AbstractMass, damping: AbstractDamping | None = None
 ) -> PortHamiltonian:
-    """PARTIAL: the template plus a spline residual; a spline D(q) unless a damping law is given."""
-    potential, field = _splines(data)
-    return PortHamiltonian(Sum(template, potential), mass, field if damping is None else damping)
+    """PARTIAL: the template plus a free residual; a free D(q) unless a damping law is given."""
+    potential = Sum((template, *_free_potential(data)))
+    return PortHamiltonian(potential, mass, free_damping(data) if damping is None else damping)
 
 
-def unknown_system(data: Trajectories, mass: AbstractMass = ConstantMass(1.0)) -> PortHamiltonian:  # noqa: B008
-    """UNKNOWN: V and D are splines. M is the anchor of the scale that V, M and D share, and not learned."""
-    potential, field = _splines(data)
-    return PortHamiltonian(potential, mass, field)
+def unknown_system(
+    data: Trajectories,
+    mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
+    damping: AbstractDamping | None = None,
+) -> PortHamiltonian:
+    """UNKNOWN: V and D are free. M is the anchor of the scale that V, M and D share, and not learned."""
+    return PortHamiltonian(Sum(_free_potential(data)), mass, free_damping(data) if damping is None else damping)
 
 
-def _splines(data: Trajectories) -> tuple[SplinePotential, SplineDamping]:
-    n = data.manifold.size
-    if n not in _NODES:
-        raise InputError(f"free fields are fitted for up to {max(_NODES)} coordinates, not {n}: use --preset paper")
-    q = jnp.asarray(data.q.reshape(-1, n))
-    coarse, fine = _NODES[n]
-    potential = SplinePotential.flat(Grid.over(data.manifold, q, coarse))
-    return potential, SplineDamping.uninformed(Grid.over(data.manifold, q, fine))
+def _free_potential(data: Trajectories) -> tuple[AbstractPotential, ...]:
+    """Cubic splines along each coordinate and over a pair; a series of products where there are more."""
+    n, q = data.manifold.size, jnp.asarray(data.q.reshape(-1, data.manifold.size))
+    if n not in _ALONG:
+        return (SeriesPotential.flat(data.manifold, q, _DEGREE),)
+    return tuple(SplinePotential.flat(grid) for grid in _grids(data.manifold, q, _ALONG[n][0], _ACROSS[0]))
+
+
+def free_damping(data: Trajectories) -> AbstractDamping:
+    """Hats along each coordinate and over a pair; a constant matrix where there are more."""
+    n, q = data.manifold.size, jnp.asarray(data.q.reshape(-1, data.manifold.size))
+    if n not in _ALONG:
+        return PSDDamping.uninformed(n)
+    parts = tuple(SplineDamping.uninformed(grid) for grid in _grids(data.manifold, q, _ALONG[n][1], _ACROSS[1]))
+    return parts[0] if n == 1 else SumDamping(parts)
+
+
+def _grids(manifold: Manifold, q: Float[Array, "samples n"], along: int, across: int) -> list[Grid]:
+    if manifold.size == 1:
+        return [Grid.over(manifold, q, along)]
+    lines = [Grid.over(manifold, q, along, (i,)) for i in range(manifold.size)]
+    return [*lines, Grid.over(manifold, q, across)]
+
+
+# --- the fit ---------------------------------------------------------------------------------------------------------
 
 
 class Sharpened(NamedTuple):
     """A forecaster and how it was identified; ``noise`` is the noise on the positions that was found or given."""
 
     model: ModelAware
-    identified: Identified | None
+    identified: Identified
     noise: float
 
 
 def sharpen(
-    system: PortHamiltonian, data: Trajectories, *, seed: int = 0, noise: float | None = None, context: int = 10
+    system: PortHamiltonian,
+    data: Trajectories,
+    *,
+    seed: int = 0,
+    noise: float | None = None,
+    context: int = 10,
+    passive: bool = False,
+    on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Sharpened:
-    """Fit every learned coefficient of ``system`` to positions, in two stages; ``seed`` draws the samples used."""
+    """Fit every learned coefficient of ``system`` to positions, in two stages; ``seed`` draws the samples used.
+
+    The forecaster steps as :func:`sharpest` finds best, or, with ``passive``, by :func:`passive_transition`.
+    """
     if not jax.config.jax_enable_x64:
         raise InputError("the sharp preset computes in float64: call phast.enable_float64() first")
+    check_motion(data)
     rng = np.random.default_rng(seed)
     noise = noise_scale(data) if noise is None else noise
+    on_stage("matching accelerations")
     smoother = choose_smoother(data, noise)
     samples = differentiate(data, smoother)
     chosen = rng.permutation(len(samples.q))[:MATCH_SAMPLES]
-    samples = Samples(*(x[chosen] for x in samples))
+    samples = jax.tree.map(lambda x: x[chosen], samples)
     passed = noise * float(np.linalg.norm(smoother.kernels(data.dt)[2]))
     system = match(system, samples, deviation=max(passed, 1e-3 * float(np.std(samples.a)), 1e-12))
 
-    core, substeps = (leapfrog(), LEAPFROGS) if system.separable else (RungeKutta(), RUNGE_KUTTAS)
-    transition = Transition(core, ExactDamping(), Timestep(data.dt, substeps))
-    identified = None
-    if parameter_count(system) <= SHOOT_COEFFICIENTS:
-        length = min(WINDOW, data.length)
-        windows = data.windows(length, length).q
-        windows = windows[rng.permutation(len(windows))[: max(SHOOT_SAMPLES // length, 1)]]
-        deviation = max(noise, 1e-6 * float(np.std(windows)), 1e-12)
-        identified = shoot(Core(system, transition), data.manifold, windows, dt=data.dt, noise=deviation)
-        system = identified.system
-    model = ModelAware(Core(system, transition), data.manifold, data.dt, window=context, noise=noise)
+    on_stage("choosing the time step")
+    length = min(WINDOW, data.length)
+    windows = data.windows(length, length)
+    enough = max(SHOOT_SAMPLES // (length * data.manifold.size**2), 50)
+    windows = windows.subset(rng.permutation(len(windows))[:enough])
+    least = max(CLEAN * float(np.std(windows.q)), 1e-12)
+    transition = sharpest(system, windows.subset(slice(0, 100)), tolerance=max(0.1 * noise, least))
+    on_stage("shooting over windows")
+    identified = shoot(Core(system, transition), windows, noise=max(noise, least), smooth=noise > least)
+    if not np.isfinite(identified.rms):
+        raise FloatingPointError("the fit diverged: check the units and dt, or give a template and a damping law")
+    transition = passive_transition(data.dt) if passive else transition
+    model = ModelAware(Core(identified.system, transition), data.manifold, data.dt, window=context, noise=noise)
     return Sharpened(model, identified, noise)
+
+
+def check_motion(data: Trajectories) -> None:
+    """Refuse positions from which nothing can be learned."""
+    if data.length < SHORTEST:
+        raise InputError(f"trajectories of {data.length} samples are too short to learn from: give at least {SHORTEST}")
+    for i, name in enumerate(data.manifold.names):
+        if np.ptp(data.q[..., i]) == 0.0:
+            raise InputError(f"'{name}' never moves: leave it out, or record motion")
+
+
+SHORTEST = 8
+
+
+def sharpest(system: PortHamiltonian, windows: Trajectories, *, tolerance: float) -> AbstractTransition:
+    """The cheapest step over these windows that halving would not change by more than ``tolerance``.
+
+    Runge–Kutta first. Where even its smallest step does not settle (stiff damping), Strang splitting, whose damping
+    step is exact.
+    """
+    dt, moved = windows.dt, float(np.std(windows.q))
+    coarse = _final_positions(system, RungeKutta(Timestep(dt, SUBSTEPS[0])), windows)
+    for count in SUBSTEPS:
+        fine = _final_positions(system, RungeKutta(Timestep(dt, 2 * count)), windows)
+        error = float(jnp.sqrt(jnp.mean(windows.manifold.squared_error(fine, coarse))))
+        if error <= tolerance or (count == SUBSTEPS[-1] and error < 1e-2 * moved):
+            return RungeKutta(Timestep(dt, count))
+        coarse = fine
+    core = leapfrog() if system.separable else ImplicitMidpoint()
+    return Transition(core, ExactDamping(), Timestep(dt, 2 * SUBSTEPS[-1]))
+
+
+@eqx.filter_jit
+def _final_positions(
+    system: PortHamiltonian, transition: AbstractTransition, windows: Trajectories
+) -> Float[Array, "W n"]:
+    """Where each window ends, from the smoother's guess of its beginning."""
+    core, q = Core(system, transition), jnp.asarray(windows.q)
+    weights, n = jnp.ones(windows.length), windows.manifold.size
+
+    def one(y, u):
+        x = smoothed_ends(core, windows.manifold, windows.dt, y, weights)[0]
+        return core.rollout(x[:n], x[n:], windows.length - 1, u)[0][-1]
+
+    return jax.vmap(one)(q, None if windows.u is None else jnp.asarray(windows.u)[:, :-1])
+
+
+def passive_transition(dt: float, substeps: int = 2) -> Transition:
+    """Energy never rises along an unforced rollout: at any step size, for any parameters."""
+    return Transition(DiscreteGradient(), ExactDamping(), Timestep(dt, substeps))
 
 
 # --- the paper's systems ---------------------------------------------------------------------------------------------

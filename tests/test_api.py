@@ -259,7 +259,7 @@ def test_only_models_with_a_state_can_take_over():
         def predict_next(self, q, u=None):
             return q
 
-        def init_cache(self, context):
+        def init_cache(self, context, past=None):
             return context[-1]
 
         def step(self, cache, u=None):

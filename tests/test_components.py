@@ -16,7 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phast.components import damping, mass, potential
-from phast.components.damping import ConstantDamping, Friction, HouseholderDamping, SplineDamping, WindyDamping
+from phast.components.damping import (
+    ConstantDamping,
+    Friction,
+    HouseholderDamping,
+    PSDDamping,
+    SplineDamping,
+    SumDamping,
+    WindyDamping,
+)
 from phast.components.lowrank import (
     Dense,
     DiagonalPlusLowRank,
@@ -51,6 +59,7 @@ from phast.components.potential import (
     Quadratic,
     QuadraticForm,
     Scaled,
+    SeriesPotential,
     SplinePotential,
     Sum,
 )
@@ -67,7 +76,16 @@ SAMPLES = 24
 
 # Each entry: the degrees of freedom and how to make one.
 ANGLE = Manifold.parse("theta:angle")
-GRID = Grid(Manifold.parse("x", "theta:angle"), (7, 6), (-3.0, 0.0), (3.0, 1.0))
+GRID = Grid(PAIR, (7, 6), (-3.0, 0.0), (3.0, 1.0))
+ALONG = Grid(PAIR, (8,), (0.0,), (1.0,), axes=(1,))
+
+
+def _random(key, module):
+    """The module with random numbers for everything that is trained."""
+    trainable, rest = eqx.partition(module, eqx.is_inexact_array)
+    return eqx.combine(jax.tree.map(lambda x: jax.random.normal(key, x.shape), trainable), rest)
+
+
 POTENTIALS = {
     "cosine": (4, lambda key: Cosine((0.0, 9.81, 1.0, 2.0))),
     "cosine, learned": (4, lambda key: Cosine(Positive.uninformed(4))),
@@ -87,7 +105,9 @@ POTENTIALS = {
     "mlp": (4, lambda key: MLPPotential.create(FOUR, width=8, key=key)),
     "periodic mlp": (4, lambda key: PeriodicMLPPotential.create(FOUR, width=8, key=key)),
     "spline": (2, lambda key: SplinePotential(jax.random.normal(key, (7, 6)), GRID)),
-    "sum": (2, lambda key: Sum(Cosine((0.0, 9.81)), SplinePotential.flat(GRID))),
+    "spline, along one": (2, lambda key: SplinePotential(jax.random.normal(key, (8,)), ALONG)),
+    "series": (4, lambda key: _random(key, SeriesPotential.flat(FOUR, jnp.array([[-3.0] * 4, [3.0] * 4]), 3))),
+    "sum": (2, lambda key: Sum((Cosine((0.0, 9.81)), SplinePotential.flat(GRID), SplinePotential.flat(ALONG)))),
     "scaled": (4, lambda key: Scaled(Cosine((0.0, 9.81, 1.0, 2.0)), Positive.uninformed())),
     "hybrid": (
         4,
@@ -130,6 +150,12 @@ DAMPINGS = {
     ),
     "spline": (1, lambda key: SplineDamping(jax.random.normal(key, (9, 1)), Grid(ANGLE, (9,), (0.0,), (1.0,)))),
     "spline, coupled": (2, lambda key: SplineDamping(jax.random.normal(key, (7, 6, 3)), GRID)),
+    "spline, along one": (2, lambda key: SplineDamping(jax.random.normal(key, (8, 3)), ALONG)),
+    "constant matrix": (4, lambda key: _random(key, PSDDamping.uninformed(4))),
+    "sum": (
+        2,
+        lambda key: SumDamping((SplineDamping.uninformed(ALONG), SplineDamping.uninformed(GRID), ConstantDamping(0.1))),
+    ),
     "friction": (4, lambda key: Friction(0.1, (0.5, 0.0, 1.0, 2.0), 0.2)),
     "friction, learned": (4, lambda key: Friction(*[Positive.uninformed(4) for _ in range(3)])),
 }

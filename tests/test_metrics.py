@@ -160,7 +160,7 @@ def test_keys_are_absent_where_they_do_not_apply(data):
         def predict_next(self, q, u=None):
             return q
 
-        def init_cache(self, context):
+        def init_cache(self, context, past=None):
             return context[-1]
 
         def step(self, cache, u=None):
@@ -220,7 +220,7 @@ def test_damped_truth_violates_no_passivity():
         def predict_next(self, q, u=None):
             return q * jnp.exp(-0.3 * DT)
 
-        def init_cache(self, context):
+        def init_cache(self, context, past=None):
             return context[-1]
 
         def step(self, cache, u=None):

@@ -1,5 +1,6 @@
 """The tools that ours are compared with: each is judged on small data by what it must get right, in float64."""
 
+import dataclasses
 import importlib.util
 import json
 
@@ -16,6 +17,7 @@ from phast.baselines.regression import FourierDamping, least_squares, sparse
 from phast.cli import main
 from phast.components.damping import ConstantDamping, WindyDamping
 from phast.datasets import Split, Trajectories, simulate
+from phast.derivatives import Samples, Smoother
 from phast.errors import InputError
 from phast.flow import (
     Flow,
@@ -31,7 +33,6 @@ from phast.flow import (
 )
 from phast.forecaster import Core
 from phast.horizon import ModelAware
-from phast.identify import Samples, Smoother
 from phast.integrators import ExactDamping, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
 from phast.metrics import damping_diagonal
@@ -96,6 +97,12 @@ def test_a_start_does_not_see_turns_of_an_angle(swings):
 def test_a_context_shorter_than_the_start_is_refused(swings):
     with pytest.raises(InputError, match="too short: this start needs 5"):
         Start(*end_weights(5, 4, 0.05)).state(swings.test.q[:, :4], WINDY.manifold)
+
+
+def test_forced_data_are_refused(swings):
+    forced = dataclasses.replace(swings.train, u=np.zeros_like(swings.train.q))
+    with pytest.raises(InputError, match="knows no inputs"):
+        good_derivatives(forced)
 
 
 def test_noise_changes_the_smoother_and_bias_is_feared_more_than_noise(swings):

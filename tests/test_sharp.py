@@ -16,23 +16,16 @@ from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, Quadratic, Scaled
 from phast.datasets import Trajectories, save_trajectories, simulate
+from phast.derivatives import Smoother, choose_smoother, differentiate, noise_scale
 from phast.errors import InputError
+from phast.findings import damping_band, report
 from phast.forecaster import Core, autoregressive
 from phast.hamiltonian import PortHamiltonian
 from phast.horizon import ModelAware, estimate_state, smooth_map
-from phast.identify import (
-    Smoother,
-    acceleration,
-    choose_smoother,
-    damping_band,
-    differentiate,
-    match,
-    noise_scale,
-    report,
-    shoot,
-)
+from phast.identify import acceleration, match, shoot
 from phast.integrators import ExactDamping, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
+from phast.models import parameter_count
 from phast.sharp import sharpen, unknown_system
 from phast.systems import system
 
@@ -161,10 +154,9 @@ def identified(swings):
     with jax.enable_x64(True):
         samples = differentiate(swings, Smoother(7, 6))
         started = match(learner(), samples, deviation=0.05)
-        windows = swings.windows(20, 20).q
-        clean = shoot(Core(started, STEP), WINDY.manifold, windows, dt=WINDY.dt, noise=1e-5)
-        noisy = swings.with_noise(0.01, seed=9).windows(20, 20).q
-        return started, clean, shoot(Core(started, STEP), WINDY.manifold, noisy, dt=WINDY.dt, noise=0.01)
+        clean = shoot(Core(started, STEP), swings.windows(20, 20), noise=1e-5)
+        noisy = swings.with_noise(0.01, seed=9).windows(20, 20)
+        return started, clean, shoot(Core(started, STEP), noisy, noise=0.01)
 
 
 def test_matching_comes_close_and_shooting_closer(identified):
@@ -191,7 +183,7 @@ def test_a_shared_scale_is_seen_to_be_undetermined(swings):
     free = eqx.tree_at(lambda s: s.mass, learner(), ConstantMass(Positive.starting_at(1.3)))
     samples = differentiate(swings, Smoother(7, 6))
     started = match(free, samples, deviation=0.05)
-    found = shoot(Core(started, STEP), WINDY.manifold, swings.windows(20, 20).q[:30], dt=WINDY.dt, noise=1e-4)
+    found = shoot(Core(started, STEP), swings.windows(20, 20).subset(slice(0, 30)), noise=1e-4)
     values = np.linalg.eigvalsh(found.information / np.sqrt(np.outer(*[np.diag(found.information)] * 2)))
     assert values[0] < 1e-7 * values[-1]
     ratios = np.array(coefficients(found.system)) / float(found.system.mass.masses())
@@ -215,7 +207,7 @@ def test_the_report_gives_values_with_uncertainties(identified):
 def test_what_the_data_never_show_is_said():
     """At rest at the bottom nothing depends on the damping."""
     still = Trajectories(np.zeros((3, 40, 1)), 0.05, Manifold.parse("theta:angle"))
-    found = shoot(Core(learner(), STEP), still.manifold, still.q, dt=0.05, noise=1e-3, iterations=1)
+    found = shoot(Core(learner(), STEP), still, noise=1e-3, iterations=1)
     assert any("say nothing" in remark or "trade off" in remark for remark in report(found).remarks)
 
 
@@ -258,17 +250,17 @@ def test_single_precision_is_refused_with_the_way_out(swings):
         sharpen(learner(), swings)
 
 
-def test_too_many_coordinates_are_refused_with_the_way_out():
+def test_many_coordinates_have_a_series_and_a_constant_damping():
     data = simulate(system("n-body-3"), 2, length=20)
-    with pytest.raises(InputError, match="up to 2 coordinates"):
-        unknown_system(data)
+    start = unknown_system(data)
+    assert parameter_count(start.potential) == 209 and parameter_count(start.damping) == 21
 
 
 def test_identify_reports_on_a_file(swings, tmp_path, monkeypatch, capsys):
     save_trajectories(swings, tmp_path / "data.csv")
     words = f"identify {tmp_path}/data.csv --positions theta:angle --json {tmp_path}/found.json"
     monkeypatch.setattr("sys.argv", ["phast", *words.split()])
-    monkeypatch.setattr("phast.sharp._NODES", {1: (8, 8)})
+    monkeypatch.setattr("phast.sharp._ALONG", {1: (8, 8)})
     monkeypatch.setattr("phast.api.enable_float64", lambda: None)  # the fixture has, and takes it back
     with pytest.raises(SystemExit) as ended:
         main()

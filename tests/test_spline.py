@@ -1,12 +1,13 @@
 """Splines on grids: partition of unity, exact polynomials, smoothness across nodes and around circles."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from phast.components.damping import SplineDamping
-from phast.components.potential import SplinePotential
+from phast.components.potential import SeriesPotential, SplinePotential
 from phast.components.spline import Grid
 from phast.errors import InputError
 from phast.manifold import Manifold
@@ -61,12 +62,44 @@ def test_damping_outside_its_grid_stays_what_it_was_at_the_edge():
 
 def test_roughness_vanishes_for_what_it_should_not_mind():
     line = jnp.arange(9.0)
-    np.testing.assert_allclose(LINE.roughness(line, 2), 0.0, atol=1e-6)
-    assert float(jnp.max(jnp.abs(LINE.roughness(line**2, 2)))) == pytest.approx(2.0)
-    np.testing.assert_allclose(ANGLE.roughness(jnp.ones(12), 2), 0.0, atol=1e-6)
-    assert ANGLE.roughness(jnp.arange(12.0), 2).shape == (12,)  # all around the circle
+    np.testing.assert_allclose(LINE.roughness(line, 2)[0], 0.0, atol=1e-6)
+    assert float(jnp.max(jnp.abs(LINE.roughness(line**2, 2)[0]))) == pytest.approx(2.0)
+    np.testing.assert_allclose(ANGLE.roughness(jnp.ones(12), 2)[0], 0.0, atol=1e-6)
+    assert ANGLE.roughness(jnp.arange(12.0), 2)[0].shape == (12,)  # all around the circle
 
 
 def test_three_coordinates_are_refused_with_the_way_out():
     with pytest.raises(InputError, match="use a neural field"):
         Grid(Manifold.parse("x", "y", "z"), (4, 4, 4), (0.0,) * 3, (1.0,) * 3)
+
+
+def test_a_grid_along_one_coordinate_does_not_feel_the_others():
+    plane = Manifold.parse("x", "theta:angle")
+    grid = Grid(plane, (9,), (-2.0,), (3.0,), axes=(0,))
+    coefficients = jax.random.normal(jax.random.key(4), (9,))
+    here, there = jnp.array([1.3, 0.2]), jnp.array([1.3, 2.9])
+    assert grid.value(coefficients, here, 3) == grid.value(coefficients, there, 3)
+    np.testing.assert_allclose(grid.value(coefficients, here, 3), LINE.value(coefficients, here[:1], 3), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_series_holds_every_product_up_to_its_degree():
+    """x² cos θ has degree three: a least-squares fit by the series leaves nothing of it."""
+    plane = Manifold.parse("x", "theta:angle")
+    q = jax.random.uniform(jax.random.key(5), (200, 2), minval=-2.0, maxval=3.0)
+    series = SeriesPotential.flat(plane, q, 3)
+    size = series.coefficients.size
+
+    def value(c, x):
+        return eqx.tree_at(lambda s: s.coefficients, series, c)(x)
+
+    basis = jax.vmap(lambda c: jax.vmap(lambda x: value(c, x))(q))(jnp.eye(size)).T
+    wanted = q[:, 0] ** 2 * jnp.cos(q[:, 1])
+    basis = jnp.concatenate([basis, jnp.ones((200, 1))], axis=1)
+    np.testing.assert_allclose(basis @ jnp.linalg.lstsq(basis, wanted)[0], wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize("n, degree, terms", [(2, 3, 10), (6, 4, 210)])
+def test_a_series_of_lines_has_as_many_terms_as_polynomials_have(n, degree, terms):
+    lines = Manifold.parse(*(f"x{i}" for i in range(n)))
+    assert SeriesPotential.flat(lines, jnp.array([[-1.0] * n, [1.0] * n]), degree).coefficients.size == terms - 1

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from phast.baselines.dhnn import DHNN
 from phast.components.network import MLP
 from phast.datasets import Trajectories
+from phast.derivatives import Samples, unwrapped
 from phast.flow import AbstractField, follow
-from phast.identify import Samples, unwrapped
 from phast.manifold import Manifold
 
 

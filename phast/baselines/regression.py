@@ -13,10 +13,11 @@ from phast.components.lowrank import DiagonalPlusLowRank
 from phast.components.mass import AbstractMass
 from phast.components.parameter import Positive, value_of
 from phast.components.potential import Quadratic, Scaled, gradient
+from phast.derivatives import Samples
 from phast.errors import InputError
 from phast.flow import AbstractField, Library, Regression
 from phast.hamiltonian import PortHamiltonian
-from phast.identify import Samples, acceleration
+from phast.identify import acceleration
 
 
 class FourierDamping(AbstractDamping):

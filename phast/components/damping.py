@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from phast.components.lowrank import AbstractOperator, Dense, DiagonalPlusLowRank
+from phast.components.lowrank import AbstractOperator, Dense, DiagonalPlusLowRank, add_scaled
 from phast.components.mass import root, unit_rows
 from phast.components.network import MLP
 from phast.components.parameter import Coefficient, value_of
-from phast.components.spline import Grid
+from phast.components.spline import AbstractSmooth, Grid
 from phast.errors import InputError
 from phast.manifold import Manifold
 
@@ -121,7 +121,7 @@ class Friction(AbstractDamping):
         return DiagonalPlusLowRank(jnp.broadcast_to(diagonal, q.shape))
 
 
-class SplineDamping(AbstractDamping):
+class SplineDamping(AbstractDamping, AbstractSmooth):
     """D(q) = Σ_k B_k(q) L_k L_kᵀ with hat functions B_k ≥ 0 and a Cholesky factor at every node: D ⪰ 0 everywhere.
 
     ``entries[…, :n]`` make the diagonal of L_k through softplus, the others stand below it.
@@ -140,11 +140,46 @@ class SplineDamping(AbstractDamping):
         n = q.shape[0]
         if n == 1:
             return DiagonalPlusLowRank(self.grid.value(jax.nn.softplus(self.entries) ** 2, q, degree=1))
-        rows, columns = jnp.tril_indices(n, k=-1)
-        lower = jnp.eye(n) * jax.nn.softplus(self.entries[..., None, :n])
-        lower = lower.at[..., rows, columns].set(self.entries[..., n:])
+        lower = _lower(self.entries, n)
         return Dense(self.grid.value(lower @ jnp.swapaxes(lower, -1, -2), q, degree=1))
 
-    def roughness(self) -> Float[Array, " k"]:
-        """What a smooth damping has little of: second differences."""
+    def values(self):
+        return self.entries.reshape(-1)
+
+    def roughness(self):
+        """Second differences."""
         return self.grid.roughness(self.entries, order=2)
+
+
+class PSDDamping(AbstractDamping):
+    """D = L Lᵀ, constant and full: viscous drag that may couple the coordinates. ``entries`` as in SplineDamping."""
+
+    entries: Float[Array, " k"]
+
+    @classmethod
+    def uninformed(cls, n: int) -> "PSDDamping":
+        """softplus(0)² = 0.48 on the diagonal, no coupling."""
+        return cls(jnp.zeros(n * (n + 1) // 2))
+
+    def operator(self, q, v):
+        lower = _lower(self.entries, q.shape[0])
+        return Dense(lower @ lower.T)
+
+
+class SumDamping(AbstractDamping):
+    """Σ D_i: a sum of dampings is one."""
+
+    parts: tuple[AbstractDamping, ...]
+
+    def operator(self, q, v):
+        total, *others = (part.operator(q, v) for part in self.parts)
+        for other in others:
+            total = add_scaled(total, 1.0, other)
+        return total
+
+
+def _lower(entries: Float[Array, "*nodes k"], n: int) -> Float[Array, "*nodes n n"]:
+    """Lower triangular matrices whose diagonal is softplus of the first n entries."""
+    rows, columns = jnp.tril_indices(n, k=-1)
+    lower = jnp.eye(n) * jax.nn.softplus(entries[..., None, :n])
+    return lower.at[..., rows, columns].set(entries[..., n:])

@@ -11,7 +11,7 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jaxtyping import Array, Float
 
 _UNROLL_UP_TO = 4
@@ -126,18 +126,38 @@ def solve_spd(matrix: Float[Array, "n n"], y: Float[Array, " n"]) -> Float[Array
     lower = cholesky(matrix)
     if n > _UNROLL_UP_TO:
         return cho_solve((lower, True), y)
-    x: list = []
-    for i in range(n):
-        x.append((y[i] - sum(lower[i, k] * x[k] for k in range(i))) / lower[i, i])
+    x = list(solve_lower(lower, y))
     for i in reversed(range(n)):
         x[i] = (x[i] - sum(lower[k, i] * x[k] for k in range(i + 1, n))) / lower[i, i]
     return jnp.stack(x)
 
 
+def solve_lower(lower: Float[Array, "n n"], y: Float[Array, "n *columns"]) -> Float[Array, "n *columns"]:
+    """lower⁻¹ y, written out for tiny matrices."""
+    n = lower.shape[0]
+    if n > _UNROLL_UP_TO:
+        return solve_triangular(lower, y, lower=True)
+    x: list = []
+    for i in range(n):
+        x.append((y[i] - sum(lower[i, k] * x[k] for k in range(i))) / lower[i, i])
+    return jnp.stack(x)
+
+
+def _eigenvalues(matrix: Float[Array, "n n"]) -> tuple[Float[Array, " n"], Float[Array, "n n"]]:
+    """Eigenvalues and eigenvectors of a symmetric matrix, in closed form where there are two."""
+    if matrix.shape[0] != 2:
+        return jnp.linalg.eigh(matrix)
+    mean, half = 0.5 * (matrix[0, 0] + matrix[1, 1]), 0.5 * (matrix[0, 0] - matrix[1, 1])
+    radius, turn = jnp.hypot(half, matrix[0, 1]), 0.5 * jnp.arctan2(matrix[0, 1], half)
+    cosine, sine = jnp.cos(turn), jnp.sin(turn)
+    vectors = jnp.stack([jnp.stack([-sine, cosine]), jnp.stack([cosine, sine])])
+    return jnp.stack([mean - radius, mean + radius]), vectors
+
+
 @jax.custom_jvp
 def exponential_of_negative(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
     """exp(-S) for symmetric S ⪰ 0, by its eigenvalues: never longer than the identity, however large S is."""
-    values, vectors = jnp.linalg.eigh(matrix)
+    values, vectors = _eigenvalues(matrix)
     return (vectors * jnp.exp(-jnp.maximum(values, 0.0))) @ vectors.T
 
 
@@ -145,7 +165,7 @@ def exponential_of_negative(matrix: Float[Array, "n n"]) -> Float[Array, "n n"]:
 def _exponential_of_negative_jvp(primals, tangents):
     """Divided differences of exp(-λ), which stay finite where eigenvalues meet (Daleckii and Krein)."""
     (matrix,), (change,) = primals, tangents
-    values, vectors = jnp.linalg.eigh(matrix)
+    values, vectors = _eigenvalues(matrix)
     values = jnp.maximum(values, 0.0)
     low = jnp.minimum(values[:, None], values[None, :])
     gap = jnp.abs(values[:, None] - values[None, :])

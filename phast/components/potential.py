@@ -8,11 +8,12 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from phast.components.network import MLP
 from phast.components.parameter import Coefficient, Positive, value_of
-from phast.components.spline import Grid
+from phast.components.spline import AbstractSmooth, Grid
 from phast.manifold import Manifold
 
 
@@ -192,7 +193,7 @@ class Hybrid(AbstractPotential):
         return self.template(q) + self.epsilon() * self.residual(q)
 
 
-class SplinePotential(AbstractPotential):
+class SplinePotential(AbstractPotential, AbstractSmooth):
     """V(q) = Σ_k c_k B_k(q) with cubic B-splines: smooth forces from few local coefficients."""
 
     coefficients: Float[Array, "..."]
@@ -206,16 +207,80 @@ class SplinePotential(AbstractPotential):
     def __call__(self, q):
         return self.grid.value(self.coefficients, q, degree=3)
 
-    def roughness(self) -> Float[Array, " k"]:
-        """What a smooth potential has little of: third differences."""
+    def values(self):
+        return self.coefficients.reshape(-1)
+
+    def roughness(self):
+        """Third differences."""
         return self.grid.roughness(self.coefficients, order=3)
 
 
-class Sum(AbstractPotential):
-    """V̄ + Ṽ."""
+class SeriesPotential(AbstractPotential, AbstractSmooth):
+    """V(q) = Σ_k c_k Π_i φ_{k_i}(q_i) over all multi-indices with Σ k_i up to a total degree: for many coordinates.
 
-    template: AbstractPotential
-    residual: AbstractPotential
+    φ_k are powers of a line's coordinate, scaled to [-1, 1] over the data, and 1, cos θ, sin θ, cos 2θ, … on an angle.
+    """
+
+    coefficients: Float[Array, " k"]
+    manifold: Manifold
+    indices: tuple[tuple[int, ...], ...]
+    centre: tuple[float, ...]
+    reach: tuple[float, ...]
+
+    @classmethod
+    def flat(cls, manifold: Manifold, q: Float[Array, "samples n"], degree: int) -> "SeriesPotential":
+        """V = 0, up to this total degree, over the range of the samples."""
+        low, high = jnp.min(q, axis=0), jnp.max(q, axis=0)
+        orders = [range(2 * degree + 1) if circle else range(degree + 1) for circle in manifold.circles]
+        indices = tuple(k for k in _up_to(orders, manifold.circles, degree) if any(k))
+        centre, reach = 0.5 * (low + high), 0.5 * (high - low) + 1e-6
+        return cls(jnp.zeros(len(indices)), manifold, indices, tuple(map(float, centre)), tuple(map(float, reach)))
 
     def __call__(self, q):
-        return self.template(q) + self.residual(q)
+        table = []
+        highest = [max(k[i] for k in self.indices) for i in range(self.manifold.size)]
+        for i, circle in enumerate(self.manifold.circles):
+            if circle:
+                waves = [(jnp.cos(m * q[i]), jnp.sin(m * q[i])) for m in range(1, highest[i] // 2 + 1)]
+                row = [jnp.ones(()), *(wave for pair in waves for wave in pair)]
+            else:
+                x = (q[i] - self.centre[i]) / self.reach[i]
+                row = [jnp.ones(())]
+                for _ in range(highest[i]):
+                    row.append(row[-1] * x)
+            table.append(jnp.stack(row))
+        product = jnp.ones(len(self.indices))
+        for i, k in enumerate(np.asarray(self.indices).T):
+            product = product * table[i][k]
+        return jnp.dot(self.coefficients, product)
+
+    def values(self):
+        return self.coefficients
+
+    def roughness(self):
+        """Coefficients beyond the second degree, weighted by their degree."""
+        degrees = np.array([_degree(k, self.manifold.circles) for k in self.indices])
+        return (jnp.asarray(np.maximum(degrees - 2.0, 0.0)) * self.coefficients,)
+
+
+def _degree(index: tuple[int, ...], circles: tuple[bool, ...]) -> int:
+    """The total degree of a product: a power counts as such, cos mθ and sin mθ as m."""
+    return sum((k + 1) // 2 if circle else k for k, circle in zip(index, circles, strict=True))
+
+
+def _up_to(orders, circles: tuple[bool, ...], degree: int) -> list[tuple[int, ...]]:
+    """All multi-indices of at most this degree."""
+    if not orders:
+        return [()]
+    shorter = _up_to(orders[:-1], circles[:-1], degree)
+    longer = [(*index, k) for index in shorter for k in orders[-1]]
+    return [index for index in longer if _degree(index, circles) <= degree]
+
+
+class Sum(AbstractPotential):
+    """Σ V_i."""
+
+    parts: tuple[AbstractPotential, ...]
+
+    def __call__(self, q):
+        return sum((part(q) for part in self.parts[1:]), self.parts[0](q))

@@ -1,0 +1,111 @@
+"""Velocities and accelerations from positions: local polynomials whose width is chosen from the data.
+
+They are what derivative matching starts from (:mod:`phast.identify`). The noise on the positions is measured from
+high-order differences, and the smoother that follows from it balances what noise it lets through against what it bends.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from phast.datasets import Trajectories
+from phast.errors import InputError
+
+
+class Smoother(NamedTuple):
+    """A local polynomial of ``degree`` over ``window`` samples (Savitzky and Golay)."""
+
+    window: int
+    degree: int
+
+    def kernels(self, dt: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Weights that give value, slope and curvature at the centre of the window."""
+        half = self.window // 2
+        powers = np.vander(dt * np.arange(-half, half + 1), self.degree + 1, increasing=True)
+        fit = np.linalg.pinv(powers)
+        return fit[0], fit[1], 2.0 * fit[2]
+
+
+SMOOTHERS = (*(Smoother(w, 4) for w in (5, 7, 9, 11, 13, 15, 19, 23, 31)), Smoother(7, 6))
+_REFERENCE = Smoother(7, 6)
+
+
+class Samples(NamedTuple):
+    """Positions, velocities, accelerations and inputs at the same instants."""
+
+    q: Float[np.ndarray, "S n"]
+    v: Float[np.ndarray, "S n"]
+    a: Float[np.ndarray, "S n"]
+    u: Float[np.ndarray, "S inputs"] | None = None
+
+
+def unwrapped(data: Trajectories) -> Float[np.ndarray, "N T n"]:
+    """Positions without 2π jumps in the angles."""
+    steps = np.diff(data.q, axis=1)
+    turns = np.where(np.asarray(data.manifold.circles), np.round(steps / (2 * np.pi)), 0.0)
+    return data.q - 2 * np.pi * np.concatenate([np.zeros_like(data.q[:, :1]), np.cumsum(turns, axis=1)], axis=1)
+
+
+def noise_scale(data: Trajectories) -> float:
+    """The standard deviation of white noise on the positions, from high-order differences.
+
+    A smooth signal shrinks under differencing and noise grows by a known factor; the smallest of the estimates that
+    orders 3 to 10 give is the least fooled by the signal.
+    """
+    q = unwrapped(data)
+    estimates = []
+    for order in range(3, min(11, data.length)):
+        growth = np.sqrt(np.prod([(order + k) / k for k in range(1, order + 1)]))  # sqrt of binomial(2 order, order)
+        estimates.append(np.median(np.abs(np.diff(q, n=order, axis=1))) / (0.6745 * growth))
+    return float(min(estimates)) if estimates else 0.0
+
+
+def choose_smoother(data: Trajectories, noise: float) -> Smoother:
+    """The smoother with the least estimated error in the acceleration: noise that passes, plus bias.
+
+    The bias is measured against a narrow reference, whose own noise is known and is subtracted.
+    """
+    _, _, reference = _REFERENCE.kernels(data.dt)
+    q = unwrapped(data)
+    best, least = _REFERENCE, np.inf
+    for smoother in SMOOTHERS:
+        if smoother.window > data.length:
+            continue
+        kernel = smoother.kernels(data.dt)[2]
+        wide = np.zeros(max(smoother.window, _REFERENCE.window))
+        wide[_centred(len(wide), smoother.window)] += kernel
+        wide[_centred(len(wide), _REFERENCE.window)] -= reference
+        if len(wide) > data.length:
+            continue
+        difference = _slide(q, wide)
+        bias = max(float(np.mean(difference**2)) - noise**2 * float(wide @ wide), 0.0)
+        risk = noise**2 * float(kernel @ kernel) + bias
+        if risk < least:
+            best, least = smoother, risk
+    return best
+
+
+def differentiate(data: Trajectories, smoother: Smoother) -> Samples:
+    """(q, v, a) wherever the smoother's window fits, flattened over trajectories.
+
+    An input that is held from sample to sample jumps at each: the mean of both sides stands beside the acceleration.
+    """
+    if smoother.window > data.length:
+        raise InputError(f"trajectories of {data.length} samples are too short for a window of {smoother.window}")
+    q = unwrapped(data)
+    n = q.shape[2]
+    derivatives = (_slide(q, kernel).reshape(-1, n) for kernel in smoother.kernels(data.dt))
+    if data.u is None:
+        return Samples(*derivatives)
+    half = smoother.window // 2
+    held = 0.5 * (data.u[:, half - 1 : data.length - half - 1] + data.u[:, half : data.length - half])
+    return Samples(*derivatives, held.reshape(-1, data.u.shape[2]))
+
+
+def _slide(q: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    return np.lib.stride_tricks.sliding_window_view(q, len(kernel), axis=1) @ kernel
+
+
+def _centred(length: int, window: int) -> slice:
+    return slice(length // 2 - window // 2, length // 2 + window // 2 + 1)
