@@ -11,7 +11,8 @@ Data flows down this list, and a module imports only from modules above it::
     models, checkpoint          named compositions; files
     training                    fitting to first order
     derivatives, identify,
-    findings, sharp             fitting to second order, and how sure it is
+    findings, adaptation,
+    sharp                       fitting to second order, and how sure it is
     metrics, suite              judging, records
     api, plots, tables          what a user calls; figures; the paper's numbers
     demo, bench, cli            the main job; measurements; the command line
@@ -45,6 +46,7 @@ MODULES = (
     "derivatives",
     "identify",
     "findings",
+    "adaptation",
     "sharp",
     "metrics",
     "suite",
@@ -93,9 +95,11 @@ _EXPORTS = {
     "forecaster": ("Core", "Phast", "PhastBlock", "autoregressive"),
     "models": ("MODELS", "known", "parameter_count", "partial", "unknown"),
     "checkpoint": ("describe", "load", "save"),
-    "training": ("FullStateLoss", "NextStepLoss", "PhysicsLoss", "Settings", "fit"),
+    "horizon": ("ModelAware",),
+    "training": ("FullStateLoss", "HorizonLoss", "NextStepLoss", "PhysicsLoss", "Settings", "fit"),
+    "sharp": ("passive_transition",),
     "metrics": ("evaluate",),
-    "api": ("damping", "enable_float64", "filter_states", "forecast", "learn"),
+    "api": ("adapt", "damping", "enable_float64", "estimate", "filter_states", "forecast", "learn"),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
