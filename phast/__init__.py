@@ -12,7 +12,8 @@ Data flows down this list, and a module imports only from modules above it::
     checkpoint                  what others would use; named compositions; files
     training                    fitting to first order
     derivatives, identify,
-    findings, sharp             fitting to second order, and how sure it is
+    findings, adaptation,
+    sharp                       fitting to second order, and how sure it is
     flow                        forecasts by a plain vector field
     metrics, suite              judging, records
     api, plots, tables, peers   what a user calls; figures; the paper's numbers; other tools
@@ -48,6 +49,7 @@ MODULES = (
     "derivatives",
     "identify",
     "findings",
+    "adaptation",
     "sharp",
     "flow",
     "baselines.regression",
@@ -100,9 +102,11 @@ _EXPORTS = {
     "forecaster": ("Core", "Phast", "PhastBlock", "autoregressive"),
     "models": ("MODELS", "known", "parameter_count", "partial", "unknown"),
     "checkpoint": ("describe", "load", "save"),
-    "training": ("FullStateLoss", "NextStepLoss", "PhysicsLoss", "Settings", "fit"),
+    "horizon": ("ModelAware",),
+    "training": ("FullStateLoss", "HorizonLoss", "NextStepLoss", "PhysicsLoss", "Settings", "fit"),
+    "sharp": ("passive_transition",),
     "metrics": ("evaluate",),
-    "api": ("damping", "enable_float64", "filter_states", "forecast", "learn"),
+    "api": ("adapt", "damping", "enable_float64", "estimate", "filter_states", "forecast", "learn"),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 

@@ -1,11 +1,14 @@
 """Arrays in, arrays out: the whole job in three calls.
 
+phast.enable_float64()
 model = phast.learn(q, dt=0.05, coordinates=["theta:angle"], regime="partial", potential=phast.Cosine(9.81))
 future = phast.forecast(model, q[0, :10], horizon=100)
 d = phast.damping(model, theta)
 """
 
+import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -14,12 +17,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phast import models
+from phast import adaptation, models
 from phast.components.damping import AbstractDamping
 from phast.components.mass import AbstractMass, ConstantMass
 from phast.components.parameter import Coefficient
 from phast.components.potential import AbstractPotential
-from phast.datasets import Trajectories, as_trajectories
+from phast.datasets import Trajectories, as_trajectories, refuse_turns
 from phast.errors import InputError
 from phast.forecaster import (
     AbstractForecaster,
@@ -31,7 +34,8 @@ from phast.forecaster import (
     takeover,
 )
 from phast.hamiltonian import PortHamiltonian
-from phast.sharp import partial_system, sharpen, unknown_system
+from phast.horizon import ModelAware, StateEstimate
+from phast.sharp import check_motion, partial_system, sharpen, unknown_system
 from phast.suite import as_batch
 from phast.training import AbstractLoss, History, NextStepLoss, Settings, fit
 
@@ -55,24 +59,28 @@ def learn(
     mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
     damping: AbstractDamping | None = None,
     base: Coefficient | None = None,
-    bound: float | None = None,
-    preset: Literal["paper", "sharp"] = "paper",
+    bound: float | Literal["validated"] | None = None,
+    preset: Literal["sharp", "paper"] = "sharp",
+    passive: bool = False,
     settings: Settings = Settings(),  # noqa: B008 (frozen)
     loss: AbstractLoss = NextStepLoss(),  # noqa: B008 (immutable)
     seed: int = 0,
     checkpoint: str | os.PathLike | None = None,
     on_epoch: Callable[[History], None] = lambda history: None,
+    on_stage: Callable[[str], None] = lambda stage: None,
 ) -> AbstractIdentifiable:
     """Learn a port-Hamiltonian model from positions.
 
     ``data`` is an array (samples, coordinates) or (trajectories, samples, coordinates), a DataFrame, a list of arrays,
     or :class:`Trajectories`. ``regime`` says what is known: ``"known"`` needs ``potential`` and a ``damping`` law with
-    coefficients to learn, ``"partial"`` a ``potential`` as template, ``"unknown"`` nothing. One in five trajectories
-    (or windows of a long one) is held out to select the model.
+    coefficients to learn, ``"partial"`` a ``potential`` as template, ``"unknown"`` nothing.
 
-    ``preset="sharp"`` fits to second order instead of training networks (:mod:`phast.sharp`): far more accurate for up
-    to two coordinates, in float64 (call :func:`enable_float64` first). ``base``, ``bound`` and what follows ``preset``,
-    but for ``seed``, belong to the paper's training.
+    ``preset="sharp"`` fits to second order (:mod:`phast.sharp`), in float64: call :func:`enable_float64` first.
+    ``passive`` makes it forecast by steps along which energy cannot rise (:func:`~phast.sharp.passive_transition`).
+
+    ``preset="paper"`` trains networks as the paper does, one in five trajectories (or windows of a long one) held out
+    to select the model. ``base``, ``bound``, ``settings``, ``loss`` and ``checkpoint`` belong to it. ``bound`` is β̄ of
+    Eq. 11; ``"validated"`` trains with several and keeps the one whose rollouts are best on what was held out.
     """
     if not isinstance(data, Trajectories) and dt is None:
         raise InputError("learn needs dt=…, the time between samples")
@@ -80,7 +88,32 @@ def learn(
     if preset not in ("paper", "sharp"):
         raise InputError(f"unknown preset '{preset}': choose paper or sharp")
     if preset == "sharp":
-        return sharpen(_sharp_start(trajectories, regime, potential, mass, damping), trajectories, seed=seed).model
+        if settings != Settings() or not (bound is base is checkpoint is None):
+            raise InputError("base, bound, settings and checkpoint belong to preset='paper': leave them out, or add it")
+        start = _sharp_start(trajectories, regime, potential, mass, damping)
+        return sharpen(start, trajectories, seed=seed, passive=passive, on_stage=on_stage).model
+    if passive:
+        raise InputError("passive=True goes with preset='sharp'")
+    check_motion(trajectories)
+    if bound == "validated":
+        return _best_bound(
+            lambda b: learn(
+                trajectories,
+                regime=regime,
+                potential=potential,
+                mass=mass,
+                damping=damping,
+                base=base,
+                bound=b,
+                preset=preset,
+                settings=settings,
+                loss=loss,
+                seed=seed,
+                on_epoch=on_epoch,
+            ),
+            hold_out(trajectories)[1],
+            on_stage,
+        )
     common = {"manifold": trajectories.manifold, "dt": trajectories.dt, "key": jax.random.key(seed)}
     if regime == "known":
         potential, damping = _given(potential, damping)
@@ -107,6 +140,29 @@ def learn(
     return fitted
 
 
+BOUNDS = (0.1, 0.3, 1.0, 3.0, None)
+
+
+def _best_bound(
+    train: Callable[[float | None], AbstractIdentifiable], held_out: Trajectories, on_stage: Callable[[str], None]
+) -> AbstractIdentifiable:
+    """The model whose takeover rollouts on held-out data are best, over bounds β̄ on the damping strength.
+
+    The next-step error cannot tell them apart: a damping that is too strong shows only as the forecast goes on.
+    """
+    context = min(10, held_out.length // 2)
+    q = jnp.asarray(held_out.q, dtype=float)
+    best, least = None, np.inf
+    for bound in BOUNDS:
+        on_stage(f"damping bound {bound or 'none'}")
+        model = train(bound)
+        rolled = roll_out(takeover, model, q[:, :context], held_out.length - context)
+        error = float(jnp.mean(held_out.manifold.squared_error(rolled, q[:, context:])))
+        if best is None or error < least:
+            best, least = model, error
+    return best
+
+
 def _sharp_start(data: Trajectories, regime, potential, mass, damping) -> PortHamiltonian:
     if regime == "known":
         potential, damping = _given(potential, damping)
@@ -114,7 +170,7 @@ def _sharp_start(data: Trajectories, regime, potential, mass, damping) -> PortHa
     if regime == "partial":
         return partial_system(data, _template(potential), mass, damping)
     if regime == "unknown":
-        return unknown_system(data, mass)
+        return unknown_system(data, mass, damping)
     raise _unknown_regime(regime)
 
 
@@ -155,10 +211,13 @@ def forecast(
     *,
     mode: Literal["autoregressive", "takeover"] = "autoregressive",
     u: Any = None,
+    past: Any = None,
 ) -> np.ndarray:
     """``horizon`` configurations after ``context``: (samples, n) -> (horizon, n), or batched (N, samples, n).
 
-    ``u``, where the model has inputs, holds the known inputs of the ``horizon`` steps.
+    ``u``, where the model has inputs, holds the known inputs of the ``horizon`` steps, and ``past`` those that acted
+    between the samples of the context. A context that the model cannot explain is forecast from a smoother's state, and
+    a warning says so.
     """
     context, batched = _positions(model, context)
     if horizon < 1:
@@ -167,27 +226,91 @@ def forecast(
         raise InputError(f"unknown forecast mode '{mode}': choose autoregressive or takeover")
     if mode == "takeover" and not isinstance(model, AbstractIdentifiable):
         raise InputError(f"{type(model).__name__} has no physical state to take over: use mode='autoregressive'")
-    inputs = None
-    if u is not None:
-        inputs = _inputs(u, (*context.shape[:1], horizon) if batched else (horizon,))
-        inputs = inputs if batched else inputs[None]
+    inputs = _inputs(u, context, horizon, batched, "u")
+    before = _inputs(past, context, context.shape[1] - 1, batched, "past")
+    if isinstance(model, ModelAware):
+        _warn_of_fallbacks(_estimate_all(model, context, before), batched)
     rollout = takeover if mode == "takeover" else autoregressive
-    future = roll_out(rollout, model, context, horizon, inputs)
+    future = roll_out(rollout, model, context, horizon, inputs, before)
     return np.asarray(future if batched else future[0])
 
 
-def filter_states(
-    model: Phast, q: Any, *, measurement_noise: float = 1e-3, process_noise: float = 1e-3, u: Any = None
-) -> Filtered:
-    """Predict–correct along measured positions: states, covariances and innovations as numpy arrays."""
-    positions, batched = _positions(model, q)
-    if not (measurement_noise > 0 and process_noise > 0):
-        raise InputError("measurement_noise and process_noise are standard deviations: give positive numbers")
-    inputs = None if u is None else _inputs(u, positions.shape[:2] if batched else positions.shape[1:2])
+def estimate(model: AbstractForecaster, context: Any, *, past: Any = None) -> StateEstimate:
+    """The state at the end of a context with its covariance, as numpy arrays; batched where the context is.
 
-    inputs = inputs if inputs is None or batched else inputs[None]
-    filtered = _filter_all(model, positions, inputs, measurement_noise, process_noise)
+    ``fell_back`` marks contexts that the model cannot explain: a smoother's state stands there.
+    """
+    if not isinstance(model, ModelAware):
+        raise InputError(f"a {type(model).__name__} gives no covariance: learn with preset='sharp'")
+    positions, batched = _positions(model, context)
+    found = _estimate_all(model, positions, _inputs(past, positions, positions.shape[1] - 1, batched, "past"))
+    return StateEstimate(*(np.asarray(part if batched else part[0]) for part in found))
+
+
+@eqx.filter_jit
+def _estimate_all(model: ModelAware, contexts, past) -> StateEstimate:
+    return jax.vmap(model.estimate)(contexts, past)
+
+
+def _warn_of_fallbacks(found: StateEstimate, batched: bool) -> None:
+    lost = np.flatnonzero(np.asarray(found.fell_back))
+    if len(lost):
+        which = (
+            f"context {lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}" if batched else "the context"
+        )
+        warnings.warn(
+            f"the model cannot explain {which} (constant, or with a jump?): forecast from a smoothed state instead",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def adapt(
+    model: AbstractForecaster, context: Any, coefficients: Sequence[str], *, past: Any = None, tolerance: float = 0.3
+) -> ModelAware:
+    """The model with the named coefficients refined on one context: :func:`phast.adaptation.adapt`."""
+    if not isinstance(model, ModelAware):
+        raise InputError(f"a {type(model).__name__} cannot be adapted to a context: learn with preset='sharp'")
+    positions, batched = _positions(model, context)
+    if batched:
+        raise InputError("adapt takes one context (samples, n): each has coefficients of its own")
+    before = _inputs(past, positions, positions.shape[1] - 1, False, "past")
+    return adaptation.adapt(
+        model, positions[0], coefficients, past=None if before is None else before[0], tolerance=tolerance
+    )
+
+
+def filter_states(
+    model: Phast | ModelAware,
+    q: Any,
+    *,
+    measurement_noise: float | None = None,
+    process_noise: float | None = None,
+    u: Any = None,
+) -> Filtered:
+    """Predict–correct along measured positions: states, covariances and innovations as numpy arrays.
+
+    A sharp model fits each state to the last positions; ``measurement_noise`` overrides what it learned of the noise.
+    The paper's is filtered by an extended Kalman filter (standard deviations of 1e-3 each unless given).
+    """
+    positions, batched = _positions(model, q)
+    if not all(x is None or x > 0 for x in (measurement_noise, process_noise)):
+        raise InputError("measurement_noise and process_noise are standard deviations: give positive numbers")
+    inputs = _inputs(u, positions, positions.shape[1], batched, "u")
+    if isinstance(model, ModelAware):
+        if process_noise is not None:
+            raise InputError("a sharp model trusts its physics over its window: process_noise does not apply")
+        if measurement_noise is not None:
+            model = dataclasses.replace(model, noise=measurement_noise)
+        filtered = _slide_all(model, positions, inputs)
+    else:
+        filtered = _filter_all(model, positions, inputs, measurement_noise or 1e-3, process_noise or 1e-3)
     return Filtered(*(np.asarray(part if batched else part[0]) for part in filtered))
+
+
+@eqx.filter_jit
+def _slide_all(model: ModelAware, positions, inputs) -> Filtered:
+    return jax.vmap(model.filter)(positions, inputs)
 
 
 @eqx.filter_jit
@@ -195,7 +318,7 @@ def _filter_all(model: Phast, positions, inputs, measurement_noise: float, proce
     def one(q, u):
         return model.filter(q, u, measurement_noise=measurement_noise, process_noise=process_noise)
 
-    return jax.vmap(one, in_axes=(0, None if inputs is None else 0))(positions, inputs)
+    return jax.vmap(one)(positions, inputs)
 
 
 def damping(model: AbstractIdentifiable, q: Any) -> np.ndarray:
@@ -218,12 +341,16 @@ def _numbers(data: Any, name: str) -> np.ndarray:
         raise InputError(f"{name} must be numbers in rows of equal length") from None
 
 
-def _inputs(u: Any, steps: tuple[int, ...]) -> Any:
-    array = _numbers(u, "u")
-    if array.shape[:-1] != steps or not np.isfinite(array).all():
-        wanted = ", ".join(map(str, (*steps, "inputs")))
-        raise InputError(f"u has shape {array.shape}: give finite numbers of shape ({wanted})")
-    return jnp.asarray(array, dtype=float)
+def _inputs(u: Any, positions: Any, steps: int, batched: bool, name: str) -> Any:
+    """Checked inputs as (N, steps, inputs); None where there are none."""
+    if u is None:
+        return None
+    array = _numbers(u, name)
+    wanted = (positions.shape[0], steps) if batched else (steps,)
+    if array.shape[:-1] != wanted or not np.isfinite(array).all():
+        shape = ", ".join(map(str, (*wanted, "inputs")))
+        raise InputError(f"{name} has shape {array.shape}: give finite numbers of shape ({shape})")
+    return jnp.asarray(array if batched else array[None], dtype=float)
 
 
 def _positions(model: AbstractForecaster, q: Any) -> tuple[Any, bool]:
@@ -247,4 +374,5 @@ def _positions(model: AbstractForecaster, q: Any) -> tuple[Any, bool]:
             f"position {model.manifold.names[coordinate]} is not a finite number at sample {step}"
             f"{f' of trajectory {trajectory}' if batched else ''}: remove or interpolate it"
         )
+    refuse_turns(array, model.manifold)
     return jnp.asarray(array, dtype=float), batched

@@ -47,6 +47,11 @@ def load(path: str | os.PathLike, *, classes: Iterable[type] = ()) -> Any:
     return model
 
 
+def needs_float64(path: str | os.PathLike) -> bool:
+    """Whether the model in ``path`` was computed in double precision."""
+    return any(array.dtype == np.float64 for array in _read(path, FORMAT, VERSION, arrays=True)[1])
+
+
 def describe(path: str | os.PathLike) -> dict[str, Any]:
     """What :func:`save` was told about the model."""
     return read_archive(path, FORMAT, VERSION, arrays=False)[0]["about"]
@@ -124,6 +129,13 @@ def read_archive(
     path: str | os.PathLike, expected: str, version: int, *, arrays: bool = True
 ) -> tuple[dict[str, Any], list[np.ndarray]]:
     """Header and arrays of a file that :func:`write_archive` wrote, or one clear error."""
+    header, leaves = _read(path, expected, version, arrays=arrays)
+    if any(a.dtype == np.float64 for a in leaves) and not jax.config.jax_enable_x64:
+        raise InputError(f"{path}: holds float64 numbers: call phast.enable_float64() (or pass --float64) first")
+    return header, leaves
+
+
+def _read(path: str | os.PathLike, expected: str, version: int, *, arrays: bool):
     try:
         with zipfile.ZipFile(path) as archive:
             header = json.loads(archive.read("header.json"))
@@ -142,8 +154,6 @@ def read_archive(
         raise
     except Exception as error:  # zlib, zipfile, numpy and json each have their own, and none for all
         raise InputError(f"{path}: not a readable {expected} file ({_first_line(error)})") from error
-    if any(a.dtype == np.float64 for a in leaves) and not jax.config.jax_enable_x64:
-        raise InputError(f"{path}: holds float64 numbers: call phast.enable_float64() (or pass --float64) first")
     return header, leaves
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ def main() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_directory() / "xla"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+    warnings.showwarning = _warn
     try:
         app()
     except InputError as error:
@@ -42,6 +44,11 @@ def main() -> None:
     except FloatingPointError as error:
         print(f"phast: {error}", file=sys.stderr)
         sys.exit(1)
+
+
+def _warn(message, category, filename, lineno, file=None, line=None) -> None:
+    """A warning is one line too."""
+    print(f"phast: warning: {message}", file=sys.stderr)
 
 
 # --- looking around --------------------------------------------------------------------------------------------------
@@ -136,7 +143,7 @@ def demo(
         "demo"
     ),
     model: Annotated[str, typer.Option(help="Which model to fit.")] = "phast-partial",
-    preset: Annotated[str, typer.Option(help="How to train: paper or sharp.")] = "paper",
+    preset: Annotated[str, typer.Option(help="How to train: sharp or paper.")] = "sharp",
     json_file: JsonFile = None,
 ) -> None:
     """Simulate Windy Pendulum, learn it from positions, forecast 100 steps, compare with the truth, draw figures."""
@@ -193,10 +200,18 @@ def fit(
     potential: Annotated[
         str | None, typer.Option(help="For a file: the template, 'cosine:9.81' or 'quadratic:1.0'.")
     ] = None,
-    bound: Annotated[float | None, typer.Option(help="For a file: bound on the damping strength.")] = None,
-    preset: Annotated[Literal["paper", "sharp"], typer.Option(help="Train as the paper does, or sharply.")] = "paper",
-    epochs: Annotated[int | None, typer.Option(min=1)] = None,
-    learning_rate: Annotated[float | None, typer.Option()] = None,
+    preset: Annotated[
+        Literal["sharp", "paper"], typer.Option(help="Fit sharply, or train as the paper does.")
+    ] = "sharp",
+    passive: Annotated[
+        bool, typer.Option("--passive", help="Sharp: forecast by steps along which energy cannot rise.")
+    ] = False,
+    bound: Annotated[
+        str | None,
+        typer.Option(help="Paper, for a file: bound on the damping strength, a number or 'validated'."),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Paper: passes over the data.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Paper: AdamW's.")] = None,
     seed: int = 0,
     float64: Float64 = False,
 ) -> None:
@@ -205,7 +220,7 @@ def fit(
 
     import jax
 
-    from phast.api import enable_float64, hold_out, learn
+    from phast.api import enable_float64, learn
     from phast.checkpoint import save
     from phast.datasets import benchmark_split, load_trajectories
     from phast.models import model_builder, parameter_count
@@ -217,7 +232,9 @@ def fit(
     if float64 or preset == "sharp":
         enable_float64()
     if preset == "sharp" and (epochs or learning_rate or bound):
-        raise InputError("--epochs, --learning-rate and --bound belong to the paper preset: leave them out")
+        raise InputError("--epochs, --learning-rate and --bound belong to the paper preset: add --preset paper")
+    if preset == "paper" and passive:
+        raise InputError("--passive belongs to the sharp preset: leave out --preset paper")
     chosen = PRESETS["paper"]
     changes = {"epochs": epochs, "learning_rate": learning_rate}
     settings = dataclasses.replace(chosen.settings, **{k: v for k, v in changes.items() if v is not None})
@@ -227,11 +244,15 @@ def fit(
         if Path(source).suffix:
             raise InputError(f"{source}: no such file")
         system(source)  # says which name is nearest
-    with _progress(f"fitting {source}", seeds=1, epochs=settings.epochs) as on_epoch:
-        if source in SYSTEMS and preset == "sharp":
+    if source not in SYSTEMS and positions is None:
+        raise InputError("a file needs --positions, its position columns, e.g. --positions 'x,theta:angle'")
+    if source in SYSTEMS and preset == "sharp":
+        with _stages(f"fitting {source}") as on_stage:
             data = benchmark_split(system(source)).train
-            fitted = sharpen(composition(model)(system(source), data), data, seed=seed).model
-        elif source in SYSTEMS:
+            start = composition(model)(system(source), data)
+            fitted = sharpen(start, data, seed=seed, passive=passive, on_stage=on_stage).model
+    elif source in SYSTEMS:
+        with _progress(f"fitting {source}", seeds=1, epochs=settings.epochs) as on_epoch:
             data = benchmark_split(system(source))
             fitted, _ = fit(
                 model_builder(model)(system(source), key=jax.random.key(seed)),
@@ -243,24 +264,30 @@ def fit(
                 checkpoint=unfinished,
                 on_epoch=lambda history: on_epoch(seed, history),
             )
+    else:
+        trajectories = load_trajectories(Path(source), coordinates=positions.split(","), dt=dt)
+        template = None if potential is None else _template(potential)
+        if preset == "sharp":
+            with _stages(f"fitting {source}") as on_stage:
+                fitted = learn(
+                    trajectories, regime=regime, potential=template, passive=passive, seed=seed, on_stage=on_stage
+                )
         else:
-            if positions is None:
-                raise InputError("a file needs --positions, its position columns, e.g. --positions 'x,theta:angle'")
-            trajectories = load_trajectories(Path(source), coordinates=positions.split(","), dt=dt)
-            hold_out(trajectories)
-            fitted = learn(
-                trajectories,
-                regime=regime,
-                potential=None if potential is None else _template(potential),
-                bound=bound,
-                preset=preset,
-                settings=settings,
-                loss=chosen.loss,
-                seed=seed,
-                checkpoint=unfinished,
-                on_epoch=lambda history: on_epoch(seed, history),
-            )
-    save(fitted, output, source=source, seed=seed, settings=dataclasses.asdict(settings))
+            with _progress(f"fitting {source}", seeds=1, epochs=settings.epochs) as on_epoch:
+                fitted = learn(
+                    trajectories,
+                    regime=regime,
+                    potential=template,
+                    bound=_bound(bound),
+                    preset="paper",
+                    settings=settings,
+                    loss=chosen.loss,
+                    seed=seed,
+                    checkpoint=None if bound == "validated" else unfinished,
+                    on_epoch=lambda history: on_epoch(seed, history),
+                )
+    how = {"settings": dataclasses.asdict(settings)} if preset == "paper" else {"passive": passive}
+    save(fitted, output, source=source, seed=seed, preset=preset, **how)
     unfinished.unlink(missing_ok=True)
     print(f"{parameter_count(fitted):,} parameters: {output}")
 
@@ -273,6 +300,10 @@ def forecast(
     context: Annotated[int, typer.Option(min=2, help="Samples to start from.")] = 10,
     horizon: Annotated[int, typer.Option(min=1, help="Steps to forecast.")] = 100,
     mode: Literal["autoregressive", "takeover"] = "autoregressive",
+    adapt_names: Annotated[
+        str | None,
+        typer.Option("--adapt", help="Coefficients to refine on each context, e.g. 'damping.base,potential.scale'."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="A figure of the first trajectory.")] = None,
     float64: Float64 = False,
     json_file: JsonFile = None,
@@ -281,7 +312,7 @@ def forecast(
     import jax.numpy as jnp
     import numpy as np
 
-    from phast.api import forecast
+    from phast.api import adapt, forecast
     from phast.datasets import Trajectories, save_trajectories
     from phast.forecaster import AbstractIdentifiable
     from phast.tables import figure
@@ -292,7 +323,12 @@ def forecast(
             f"{data_file}: trajectories of {data.length} samples are shorter than the context of {context}: "
             "lower --context or give longer ones"
         )
-    future = forecast(model, data.q[:, :context], horizon, mode=mode)
+    starts = data.q[:, :context]
+    if adapt_names is None:
+        future = forecast(model, starts, horizon, mode=mode)
+    else:
+        names = [name.strip() for name in adapt_names.split(",")]
+        future = np.stack([forecast(adapt(model, start, names), start, horizon, mode=mode) for start in starts])
     if not np.isfinite(future).all():
         raise FloatingPointError("the forecast left the range of floating point numbers: the model is unstable here")
     known = min(horizon, data.length - context)
@@ -360,7 +396,8 @@ def identify(
         start = (
             unknown_system(data) if potential is None else partial_system(data, _template(potential), ConstantMass(1.0))
         )
-    found = sharpen(start, data, seed=seed)
+    with _stages(f"identifying {source}") as on_stage:
+        found = sharpen(start, data, seed=seed, on_stage=on_stage)
     told = report(found.identified)
     print(f"{len(data)} trajectories of {data.length} positions; noise on a position about {figure(found.noise)}")
     print(f"residual of the fit: {figure(found.identified.rms)} rms over {found.identified.count:,} positions\n")
@@ -407,8 +444,13 @@ def filter_command(
     model_file: Annotated[Path, typer.Argument(metavar="MODEL")],
     data_file: Annotated[Path, typer.Argument(metavar="DATA")],
     output: Annotated[Path, typer.Option("--output", "-o", help="A .csv, .parquet or .npz file of filtered states.")],
-    noise: Annotated[float, typer.Option(help="Standard deviation of a measured position.")] = 1e-3,
-    process: Annotated[float, typer.Option(help="Standard deviation of the model's own error per step.")] = 1e-3,
+    noise: Annotated[
+        float | None,
+        typer.Option(help="Standard deviation of a measured position; as learned if left out."),
+    ] = None,
+    process: Annotated[
+        float | None, typer.Option(help="For a model of the paper's: its own error per step, a standard deviation.")
+    ] = None,
     float64: Float64 = False,
 ) -> None:
     """Predict–correct: estimate positions and momenta from every measurement so far."""
@@ -417,11 +459,12 @@ def filter_command(
     from phast.api import filter_states
     from phast.datasets import Trajectories, save_trajectories
     from phast.forecaster import Phast
+    from phast.horizon import ModelAware
     from phast.tables import figure
 
-    if not (noise > 0 and process > 0):
+    if not all(x is None or x > 0 for x in (noise, process)):
         raise InputError("--noise and --process are standard deviations: give positive numbers")
-    model, data = _model_and_data(Phast, model_file, data_file, float64)
+    model, data = _model_and_data((Phast, ModelAware), model_file, data_file, float64)
     states = filter_states(model, data.q, measurement_noise=noise, process_noise=process)
     filtered = Trajectories(
         np.asarray(states.q, dtype=float), data.dt, data.manifold, p=np.asarray(states.p, dtype=float)
@@ -580,12 +623,21 @@ def _listed(text: str | None, default: Iterable[Any]) -> list[Any]:
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _model_and_data(kind: type, model_file: Path, data_file: Path, float64: bool):
+def _bound(text: str | None) -> "float | str | None":
+    if text is None or text == "validated":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--bound '{text}': give a number, or 'validated' to choose it by validation") from None
+
+
+def _model_and_data(kind: type | tuple[type, ...], model_file: Path, data_file: Path, float64: bool):
     from phast.api import enable_float64
-    from phast.checkpoint import load
+    from phast.checkpoint import load, needs_float64
     from phast.datasets import load_trajectories
 
-    if float64:
+    if float64 or needs_float64(model_file):
         enable_float64()
     model = load(model_file)
     if not isinstance(model, kind):
@@ -653,6 +705,19 @@ def _print_table(header: list[str], rows: list[list[str]]) -> None:
 def _write_json(path: Path | None, content: Any) -> None:
     if path is not None:
         write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+@contextmanager
+def _stages(title: str) -> "Iterator[Callable[[str], None]]":
+    """A spinner that names the stage on a terminal, a plain line per stage elsewhere; both on standard error."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda stage: print(f"{title}: {stage}", file=sys.stderr)
+        return
+    with console.status(title) as status:
+        yield lambda stage: status.update(f"{title}: {stage}")
 
 
 @contextmanager

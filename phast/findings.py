@@ -4,14 +4,17 @@ The information matrix of :func:`phast.identify.shoot` decides. Its inverse give
 which it has nothing are named in words, with the anchor that would fix them.
 """
 
+import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
+from phast.components.potential import gradient
 from phast.hamiltonian import PortHamiltonian
 from phast.identify import Identified, coefficients_of
 
@@ -39,14 +42,11 @@ def report(found: Identified) -> Report:
     """Every learned scalar with its uncertainty; what the data leave open, and which anchor would close it.
 
     A direction without information is one along which all coefficients of the null vector trade off. Spline fields
-    count in that test, but their many coefficients are not listed: see :func:`damping_band`.
+    count in that test, but their many coefficients are not listed: see the bands below.
     """
     names = names_of(found.system)
     theta = np.asarray(coefficients_of(found.system)[0])
-    natural = [
-        (_softplus(x), _sigmoid(x)) if kind == "positive" else (x, 1.0)
-        for x, (_, kind) in zip(theta, names, strict=True)
-    ]
+    natural = [in_units(x, kind) for x, (_, kind) in zip(theta, names, strict=True)]
     scale = np.sqrt(np.maximum(np.diag(found.information), 1e-300))
     values, vectors = np.linalg.eigh(found.information / np.outer(scale, scale))
     informed = values > _NO_INFORMATION * max(values[-1], 1e-300)
@@ -68,17 +68,27 @@ def report(found: Identified) -> Report:
 
 def damping_band(found: Identified, q: Float[np.ndarray, "N n"]) -> tuple[np.ndarray, np.ndarray]:
     """The diagonal of D(q) and its standard deviation, at configurations q, at rest."""
+    rest = jnp.zeros(q.shape[1])
+    return _band(found, q, lambda system, x: system.damping.operator(x, rest).diagonal_part())
+
+
+def force_band(found: Identified, q: Float[np.ndarray, "N n"]) -> tuple[np.ndarray, np.ndarray]:
+    """-∇V(q) and its standard deviation: what of a potential moves anything."""
+    return _band(found, q, lambda system, x: -gradient(system.potential, x))
+
+
+def _band(found: Identified, q: np.ndarray, field: Callable[[PortHamiltonian, Array], Array]):
+    """A field of the found system and, to first order in its coefficients, how uncertain it is."""
     theta, rebuild = coefficients_of(found.system)
     points = jnp.asarray(q, dtype=float)
-    rest = jnp.zeros(points.shape[1])
 
-    def field(t):
-        law = rebuild(t).damping
-        return jax.vmap(lambda x: law.operator(x, rest).diagonal_part())(points)
+    def values(t):
+        system = rebuild(t)
+        return jax.vmap(lambda x: field(system, x))(points)
 
-    jacobian = np.asarray(jax.jacfwd(field)(theta))
-    variance = np.einsum("ijk,kl,ijl->ij", jacobian, found.covariance, jacobian)
-    return np.asarray(field(theta)), np.sqrt(np.maximum(variance, 0.0))
+    jacobian = np.asarray(jax.jacrev(values)(theta))
+    variance = np.einsum("ijk,kl,ijl->ij", jacobian, found.covariance, jacobian, optimize=True)
+    return np.asarray(values(theta)), np.sqrt(np.maximum(variance, 0.0))
 
 
 def names_of(system: PortHamiltonian) -> list[tuple[str, str]]:
@@ -86,12 +96,24 @@ def names_of(system: PortHamiltonian) -> list[tuple[str, str]]:
     names = []
     params = eqx.filter(system, eqx.is_inexact_array)
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        parts = [key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey)]
-        positive, field = parts[-1] == "raw", parts[-1] in ("coefficients", "entries")
-        name = ".".join(parts[:-1] if positive or field else parts)
-        kind = "positive" if positive else "field" if field else "plain"
-        names += [(name if leaf.size == 1 or field else f"{name}[{i}]", kind) for i in range(leaf.size)]
+        last = path[-1].name
+        kind = "positive" if last == "raw" else "field" if last in ("coefficients", "entries") else "plain"
+        name = _spelled(path if kind == "plain" else path[:-1])
+        names += [(name if leaf.size == 1 or kind == "field" else f"{name}[{i}]", kind) for i in range(leaf.size)]
     return names
+
+
+def _spelled(path: tuple) -> str:
+    """``potential[0].scale``: attributes with dots, places in a sum in brackets."""
+    words = (f"[{key.idx}]" if isinstance(key, jax.tree_util.SequenceKey) else f".{key.name}" for key in path)
+    return "".join(word for word in words if word != ".parts").lstrip(".")
+
+
+def in_units(raw: float, kind: str) -> tuple[float, float]:
+    """The physical value behind a trained number, and by how much it changes with it."""
+    if kind == "positive":
+        return float(np.logaddexp(0.0, raw)), float(1.0 / (1.0 + np.exp(-raw)))
+    return float(raw), 1.0
 
 
 def _in_words(direction: np.ndarray, move: np.ndarray, names: list[tuple[str, str]]) -> str:
@@ -100,23 +122,21 @@ def _in_words(direction: np.ndarray, move: np.ndarray, names: list[tuple[str, st
     for (name, _), change in zip(names, direction, strict=True):
         shares[name] = max(shares.get(name, 0.0), abs(float(change)))
     involved = sorted((name for name, share in shares.items() if share > 0.01), key=lambda name: -shares[name])
-    parts = {name.partition(".")[0] for name in involved}
+    parts = {re.split(r"[.\[]", name)[0] for name in involved}
     if {"potential", "mass", "damping"} <= parts:
         return (
             "the common scale of potential, mass and damping is open: multiplying all three by one factor changes no "
             "trajectory; give the mass, or the strength of the potential, to fix it"
         )
     within = move[[name == involved[0] for name, _ in names]]
-    if len(involved) == 1 and len(within) > 1 and np.ptp(within) < 0.05 * np.max(np.abs(within)):
-        return f"{involved[0]} is determined up to a constant: its zero level moves nothing"
+    level = len(within) > 1 and np.ptp(within) < 0.05 * np.max(np.abs(within))
+    if parts == {"potential"} and level and len(involved) == 1:
+        return "the potential is determined up to a constant: its zero level moves nothing"
+    if len(parts) == 1 and all(kind == "field" for name, kind in names if name in involved):
+        (part,) = parts
+        if len(involved) > 1:
+            return f"how the {part} is shared out between overlapping splines is open: their sum is what counts"
+        return f"these data say little about {involved[0]} in places that were hardly visited"
     if len(involved) == 1:
         return f"these data say nothing about {involved[0]}: give it, or record motion that depends on it"
     return f"{' and '.join(involved)} trade off: only a combination is determined; give one of them to fix the others"
-
-
-def _softplus(x: float) -> float:
-    return float(np.logaddexp(0.0, x))
-
-
-def _sigmoid(x: float) -> float:
-    return float(1.0 / (1.0 + np.exp(-x)))

@@ -25,6 +25,7 @@ from phast.manifold import Manifold
 from phast.observers import AbstractCanonicalizer, AbstractObserver
 
 Inputs = Float[Array, "T inputs"] | None
+Past = Float[Array, "K-1 inputs"] | None  # what acted between the samples of a context
 
 
 class AbstractForecaster(eqx.Module):
@@ -37,7 +38,7 @@ class AbstractForecaster(eqx.Module):
         """Row t is the prediction of q_{t+1} from q_0 … q_t (teacher forced)."""
 
     @abstractmethod
-    def init_cache(self, context: Float[Array, "K n"], past: Inputs = None) -> PyTree:
+    def init_cache(self, context: Float[Array, "K n"], past: Past = None) -> PyTree:
         """What :meth:`step` needs to know of the context and of the K - 1 inputs that acted between its samples."""
 
     @abstractmethod
@@ -46,7 +47,7 @@ class AbstractForecaster(eqx.Module):
 
 
 def autoregressive(
-    model: AbstractForecaster, context: Float[Array, "K n"], horizon: int, u: Inputs = None, past: Inputs = None
+    model: AbstractForecaster, context: Float[Array, "K n"], horizon: int, u: Inputs = None, past: Past = None
 ) -> Float[Array, "H n"]:
     """Self-conditioned rollout: ``horizon`` configurations after the context. Row h of ``u`` acts over step h."""
 
@@ -67,13 +68,13 @@ class AbstractIdentifiable(AbstractForecaster):
 
     @abstractmethod
     def takeover(
-        self, context: Float[Array, "K n"], horizon: int, u: Inputs = None, past: Inputs = None
+        self, context: Float[Array, "K n"], horizon: int, u: Inputs = None, past: Past = None
     ) -> Float[Array, "H n"]:
         """Infer one state at the end of the context, then integrate open loop (Eq. 8)."""
 
 
 def takeover(
-    model: AbstractIdentifiable, context: Float[Array, "K n"], horizon: int, u: Inputs = None, past: Inputs = None
+    model: AbstractIdentifiable, context: Float[Array, "K n"], horizon: int, u: Inputs = None, past: Past = None
 ) -> Float[Array, "H n"]:
     """Takeover rollout: the counterpart of :func:`autoregressive`."""
     return model.takeover(context, horizon, u, past)

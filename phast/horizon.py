@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from phast.components.lowrank import solve_spd
-from phast.forecaster import AbstractIdentifiable, Core, Filtered, Inputs
+from phast.forecaster import AbstractIdentifiable, Core, Filtered, Inputs, Past
 from phast.hamiltonian import PortHamiltonian
 from phast.manifold import Manifold
 
@@ -105,7 +105,7 @@ def explain(
     y: Float[Array, "K n"],
     weights: Float[Array, " K"],
     x: Float[Array, " twice_n"],
-    u: Inputs = None,
+    u: Past = None,
 ) -> Explained:
     """What the model makes of a window when it starts at x."""
     n = y.shape[1]
@@ -132,7 +132,7 @@ def fit_window(
     dt: float,
     y: Float[Array, "K n"],
     weights: Float[Array, " K"],
-    u: Inputs = None,
+    u: Past = None,
     *,
     iterations: int = ITERATIONS,
     guess: Float[Array, " twice_n"] | None = None,
@@ -172,7 +172,7 @@ def estimate_state(
     dt: float,
     y: Float[Array, "K n"],
     weights: Float[Array, " K"] | None = None,
-    u: Inputs = None,
+    u: Past = None,
     *,
     noise: float = 0.0,
     iterations: int = ITERATIONS,
@@ -208,7 +208,7 @@ class ModelAware(AbstractIdentifiable):
     def learned_system(self) -> PortHamiltonian:
         return self.core.system
 
-    def estimate(self, context: Float[Array, "K n"], past: Inputs = None) -> StateEstimate:
+    def estimate(self, context: Float[Array, "K n"], past: Past = None) -> StateEstimate:
         """The state at the end of a context, from its last ``window`` samples and the inputs between them."""
         past = None if past is None else past[max(context.shape[0] - self.window, 0) :]
         return estimate_state(self.core, self.manifold, self.dt, context[-self.window :], u=past, noise=self.noise)

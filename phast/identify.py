@@ -44,6 +44,9 @@ class Normal(NamedTuple):
     local: Any = None
 
 
+_NEGLIGIBLE = 0.1  # of a sum of squares in units of the noise
+
+
 def levenberg_marquardt(
     linearise: Callable[[Array, Any], Normal],
     cost: Callable[[Array, Any], Array],
@@ -57,7 +60,7 @@ def levenberg_marquardt(
 ) -> tuple[Float[Array, " k"], Any, Normal]:
     """Minimise |r(θ, x)|² + |prior(θ)|² over θ and the local unknowns x that ``linearise`` eliminates.
 
-    Stops where a step gains less than ``tolerance`` of the whole.
+    Stops where a step gains less than ``tolerance`` of the whole, or less than residuals of unit variance can tell.
     """
     prior_jacobian = jax.jit(jax.jacfwd(prior))
     damping, growth = 1e-4, 4.0
@@ -77,7 +80,7 @@ def levenberg_marquardt(
             theta, local, growth = proposal, moved, 4.0
             damping = max(damping * max(1.0 / 3.0, 1.0 - (2.0 * gain / max(promised, 1e-300) - 1.0) ** 3), 1e-12)
             normal = linearise(theta, local)
-            if gain <= tolerance * best:
+            if gain <= max(tolerance * best, _NEGLIGIBLE):
                 break
         else:  # each failure in a row asks for more than the one before
             damping, growth = damping * growth, 2.0 * growth

@@ -67,7 +67,8 @@ def evaluate(
     if truth is not None:
         metrics |= _energy(truth, model.manifold, rolled, q, context, horizons, test.dt)
         if isinstance(model, AbstractIdentifiable):
-            metrics |= damping_recovery(model.learned_system(), truth, q)
+            recovered = damping_recovery(model.learned_system(), truth, q)
+            metrics |= {name: value for name, value in recovered.items() if np.isfinite(value)}
     return {name: float(value) for name, value in metrics.items()}
 
 
@@ -116,7 +117,10 @@ def _rollout_errors(manifold, rolled, q, context: int, horizons, prefix: str) ->
 def damping_recovery(
     learned: PortHamiltonian, truth: PortHamiltonian, q: Float[Array, "B T n"]
 ) -> dict[str, Float[Array, ""]]:
-    """R²_D and MAE_D between the diagonals of D at every test configuration (at rest)."""
+    """R²_D and MAE_D between the diagonals of D at every test configuration (at rest).
+
+    A constant damping has no variance to explain: its R² is not a number.
+    """
 
     def diagonals(system):
         return jax.vmap(jax.vmap(lambda x: damping_diagonal(system, x)))(q)
@@ -132,8 +136,9 @@ def damping_diagonal(system: PortHamiltonian, q: Float[Array, " n"]) -> Float[Ar
 def recovery(found: Float[Array, "B T n"], wanted: Float[Array, "B T n"]) -> dict[str, Float[Array, ""]]:
     """R² and mean absolute error of a field."""
     spread = jnp.sum((wanted - jnp.mean(wanted, axis=(0, 1))) ** 2)
+    varies = spread > 1e-12 * (1.0 + jnp.sum(wanted**2))
     return {
-        "damping_r2": 1.0 - jnp.sum((found - wanted) ** 2) / (spread + 1e-12),
+        "damping_r2": jnp.where(varies, 1.0 - jnp.sum((found - wanted) ** 2) / spread, jnp.nan),
         "damping_mae": jnp.mean(jnp.abs(found - wanted)),
     }
 

@@ -19,7 +19,7 @@ from phast.components.damping import AbstractDamping, PSDDamping, SplineDamping,
 from phast.components.mass import AbstractMass, ConstantMass
 from phast.components.potential import AbstractPotential, SeriesPotential, SplinePotential, Sum
 from phast.components.spline import Grid
-from phast.datasets import Trajectories
+from phast.datasets import Trajectories, refuse_turns
 from phast.derivatives import choose_smoother, differentiate, noise_scale
 from phast.errors import InputError
 from phast.forecaster import Core
@@ -122,6 +122,11 @@ def sharpen(
     if not jax.config.jax_enable_x64:
         raise InputError("the sharp preset computes in float64: call phast.enable_float64() first")
     check_motion(data)
+    if data.q.size < 2 * parameter_count(system):
+        raise InputError(
+            f"{data.q.size} positions are too few for {parameter_count(system)} coefficients: record more, or give a "
+            "template and a damping law (regime 'known')"
+        )
     rng = np.random.default_rng(seed)
     noise = noise_scale(data) if noise is None else noise
     on_stage("matching accelerations")
@@ -155,6 +160,7 @@ def check_motion(data: Trajectories) -> None:
     for i, name in enumerate(data.manifold.names):
         if np.ptp(data.q[..., i]) == 0.0:
             raise InputError(f"'{name}' never moves: leave it out, or record motion")
+    refuse_turns(data.q, data.manifold)
 
 
 SHORTEST = 8

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from phast.checkpoint import read_archive, write_archive
 from phast.errors import InputError
 from phast.forecaster import AbstractForecaster, Core, Phast
+from phast.horizon import ModelAware
 from phast.manifold import Manifold
 
 # --- losses ----------------------------------------------------------------------------------------------------------
@@ -95,6 +96,40 @@ class PhysicsLoss(AbstractLoss):
 
     def selection(self, model: Phast, trajectory):
         return NextStepLoss(self.burn_in).selection(model, trajectory)
+
+
+class HorizonLoss(AbstractLoss):
+    """Rollout-aligned training through the moving horizon, for :class:`~phast.horizon.ModelAware` forecasters.
+
+    A trajectory is cut into windows, all at once. In each, the state is fitted to the first ``context`` positions
+    through the model as it stands, and the error is that of the ``horizon`` positions forecast from there: what was
+    fitted is left out. Gradients pass through the fit.
+    """
+
+    context: int = 10
+    horizon: int = 20
+
+    def __call__(self, model: ModelAware, trajectory, key):
+        return self.selection(model, trajectory)
+
+    def selection(self, model: ModelAware, trajectory):
+        length = self.context + self.horizon
+        count = trajectory.q.shape[0] // length
+        if count < 1:
+            raise InputError(
+                f"trajectories of {trajectory.q.shape[0]} samples hold no context of {self.context} and "
+                f"{self.horizon} samples after it: give longer ones, or a shorter horizon"
+            )
+        cut = lambda x: x[: count * length].reshape(count, length, -1)  # noqa: E731
+        windows = (cut(trajectory.q), None if trajectory.u is None else cut(trajectory.u))
+
+        def one(q, u):
+            last = self.context - 1
+            past, ahead = (None, None) if u is None else (u[:last], u[last:-1])
+            rolled = model.takeover(q[: self.context], self.horizon, ahead, past)
+            return jnp.mean(model.manifold.squared_error(rolled, q[self.context :]))
+
+        return jnp.mean(jax.vmap(one)(*windows))
 
 
 class FullStateLoss(AbstractLoss):

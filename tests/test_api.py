@@ -45,7 +45,9 @@ KNOWN = {"regime": "known", "potential": Cosine(9.81), "damping": ConstantDampin
 
 
 def learned(data, **options):
-    return learn(data, **({"dt": DT, "coordinates": ["theta:angle"], "settings": QUICK} | KNOWN | options))
+    return learn(
+        data, **({"dt": DT, "coordinates": ["theta:angle"], "settings": QUICK, "preset": "paper"} | KNOWN | options)
+    )
 
 
 def bits(model):

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 
 import jax
 import numpy as np
@@ -20,6 +21,7 @@ from phast.components.damping import ConstantDamping
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine
 from phast.datasets import Split, load_trajectories
+from phast.horizon import ModelAware
 from phast.manifold import Manifold
 from phast.models import full_state, known
 
@@ -50,11 +52,14 @@ def run(monkeypatch, capfd, environment):
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["phast", *map(str, arguments)])
         capfd.readouterr()
-        code = 0
+        code, precise, show = 0, jax.config.jax_enable_x64, warnings.showwarning
         try:
             cli.main()
         except SystemExit as stop:
             code = stop.code or 0
+        finally:
+            jax.config.update("jax_enable_x64", precise)  # the sharp preset switches a whole process
+            warnings.showwarning = show
         return code, *capfd.readouterr()
 
     return call
@@ -148,7 +153,7 @@ def test_from_simulation_to_forecast(run, simulated, tmp_path):
     assert data.q.shape == (10, 112, 1) and data.dt == pytest.approx(0.05) and data.manifold.circles == (True,)
 
     model = tmp_path / "new" / "model.phast"
-    words = ("fit", simulated, "-o", model, "--positions", "theta:angle", "--regime", "partial")
+    words = ("fit", simulated, "-o", model, "--positions", "theta:angle", "--regime", "partial", "--preset", "paper")
     code, out, err = run(*words, "--potential", "cosine:9.81", "--bound", 0.5, "--epochs", 2)
     assert code == 0 and "epoch 2/2" in err and "13,737 parameters" in out
     assert [p.name for p in model.parent.iterdir()] == ["model.phast"]  # nothing unfinished is left
@@ -172,6 +177,42 @@ def test_from_simulation_to_forecast(run, simulated, tmp_path):
     code, out, err = run("filter", model, simulated, "-o", states, "--noise", 0.01)
     assert (code, err) == (0, "") and "rms surprise per measurement" in out
     assert load_trajectories(states).p.shape == (10, 112, 1)
+
+
+def test_the_same_by_the_sharp_preset(run, simulated, tmp_path, monkeypatch):
+    monkeypatch.setattr("phast.sharp._ALONG", {1: (8, 8)})
+    model, future = tmp_path / "model.phast", tmp_path / "future.csv"
+    words = ("fit", simulated, "-o", model, "--positions", "theta:angle", "--regime", "partial")
+    code, out, err = run(*words, "--potential", "cosine:9.81", "--passive")
+    assert code == 0 and "17 parameters" in out and err.splitlines()[-1].endswith("shooting over windows")
+    code, out, err = run("forecast", model, simulated, "-o", future, "--horizon", 30)
+    assert (code, err) == (0, "")
+    data, found = load_trajectories(simulated), load_trajectories(future)
+    assert np.median(np.abs(found.q - data.q[:, 10:40])) < 1e-2
+    code, out, err = run("forecast", model, simulated, "-o", future, "--horizon", 30, "--adapt", "friction")
+    assert code == 2 and "no coefficient 'friction': it has potential[0].scale" in err
+    states = tmp_path / "states.npz"
+    code, out, err = run("filter", model, simulated, "-o", states)
+    assert (code, err) == (0, "") and float(out.split()[4]) < 1e-2
+    assert load_trajectories(states).p.shape == (10, 112, 1)
+
+
+def test_a_context_that_the_model_cannot_explain_is_said(run, simulated, tmp_path, monkeypatch):
+    """A pendulum that stands still at one radian: the forecast starts from a smoothed state, and a line says so."""
+    held = tmp_path / "held.csv"
+    pd.DataFrame({"trajectory": 0, "time": 0.05 * np.arange(20), "theta:angle": np.full(20, 1.0)}).to_csv(
+        held, index=False
+    )
+    model = tmp_path / "m.phast"
+    with jax.enable_x64(True):
+        core = known(
+            manifold=Manifold.parse("theta:angle"), dt=0.05, potential=Cosine(9.81),
+            damping=ConstantDamping(Positive.uninformed()), key=jax.random.key(0),
+        ).core  # fmt: skip
+        save(ModelAware(core, Manifold.parse("theta:angle"), 0.05), model)
+    code, _, err = run("forecast", model, held, "--horizon", 5, "-o", tmp_path / "x.csv")
+    assert code == 0 and len(err.splitlines()) == 1 and "warning: the model cannot explain context 0" in err
+    assert np.isfinite(load_trajectories(tmp_path / "x.csv").q).all()
 
 
 def test_a_forecast_beyond_the_data(run, files, tmp_path):
@@ -222,9 +263,7 @@ def test_systems_and_models(process, run, tmp_path):
 
 def test_double_precision_files(run, process, files, tmp_path):
     words = ("forecast", files / "double.phast", files / "data.csv", "--horizon", 5)
-    code, _, err = run(*words)
-    assert code == 2 and len(err.splitlines()) == 1 and "--float64" in err
-    code, _, err = process(*words, "--float64", "-o", tmp_path / "x.npz")
+    code, _, err = process(*words, "-o", tmp_path / "x.npz")
     assert (code, err) == (0, "")
     q = load_trajectories(tmp_path / "x.npz").q
     assert np.all(q != q.astype(np.float32))
@@ -238,7 +277,7 @@ def test_a_reader_that_leaves_early_is_no_error(environment):
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
-FIT = ("--positions", "theta:angle", "--epochs", "1", "-o", "{new}/m.phast")
+FIT = ("--positions", "theta:angle", "--preset", "paper", "--epochs", "1", "-o", "{new}/m.phast")
 MODEL = "{files}/model.phast"
 DATA = "{files}/data.csv"
 LONG = "{files}/long.csv"
@@ -292,6 +331,17 @@ MISTAKES = {
     ),
     "a template of nan": (("fit", LONG, *FIT, "--regime", "partial", "--potential", "cosine:nan"), "positive"),
     "a template of inf": (("fit", LONG, *FIT, "--regime", "partial", "--potential", "cosine:inf"), "positive"),
+    "a bound for a sharp fit": (
+        ("fit", LONG, "--positions", "theta:angle", "--bound", "1", "-o", "{new}/m"),
+        "add --preset paper",
+    ),
+    "a passive fit by the paper": (("fit", LONG, *FIT, "--passive"), "--passive belongs to the sharp preset"),
+    "a bound in words": (("fit", LONG, *FIT, "--bound", "small"), "'validated'"),
+    "a sharp fit of too little": (
+        ("fit", "{files}/few.csv", "--positions", "theta:angle", "-o", "{new}/m"),
+        "positions are too few for 96 coefficients",
+    ),
+    "a model that cannot adapt": (("forecast", MODEL, DATA, "--adapt", "damping"), "preset='sharp'"),
     "a negative bound": (("fit", LONG, *FIT, "--bound", "-1"), "bound"),
     "a negative learning rate": (("fit", LONG, *FIT, "--learning-rate", "-1"), "learning_rate must be positive"),
     "no noise to filter": (f"filter {MODEL} {DATA} -o {{new}}/x.csv --noise 0", "positive"),
@@ -339,7 +389,7 @@ def test_divergence_is_one_line_too(run, files, tmp_path):
     """Not bad input, so another code: the run itself failed."""
     code, _, err = run(
         "fit", files / "untimed.csv", "--dt", 0.05, "--positions", "theta:angle", "-o", tmp_path / "m.phast",
-        "--epochs", 3, "--learning-rate", 1e30,
+        "--preset", "paper", "--epochs", 3, "--learning-rate", 1e30,
     )  # fmt: skip
     assert code == 1 and "lower the learning rate" in err.splitlines()[-1] and "Traceback" not in err
     assert not (tmp_path / "m.phast").exists()
@@ -357,7 +407,8 @@ def test_an_interrupted_fit_goes_on(run, files, tmp_path, monkeypatch):
         if len(epochs) == 2:
             raise KeyboardInterrupt
 
-    words = ("fit", files / "untimed.csv", "--dt", 0.05, "--positions", "theta:angle", "-o", tmp_path / "m.phast")
+    words = ("fit", files / "untimed.csv", "--dt", 0.05, "--positions", "theta:angle", "--preset", "paper")
+    words = (*words, "-o", tmp_path / "m.phast")
     with monkeypatch.context() as patch:
         patch.setattr(phast.training, "_store", store_and_stop)
         code, _, err = run(*words, "--epochs", 3)

@@ -1,0 +1,246 @@
+"""The moving horizon beyond forecasts: inputs, sliding, training, adaptation; and energy that cannot rise."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import phast
+from phast.components.damping import ConstantDamping, WindyDamping
+from phast.components.mass import CartPoleMass, ConstantMass
+from phast.components.parameter import Positive
+from phast.components.potential import Cosine, Scaled
+from phast.datasets import Trajectories, simulate
+from phast.errors import InputError
+from phast.forecaster import Core
+from phast.hamiltonian import PortHamiltonian
+from phast.horizon import ModelAware, estimate_state
+from phast.integrators import RungeKutta, Timestep
+from phast.manifold import Manifold
+from phast.sharp import passive_transition, sharpen, sharpest
+from phast.systems import system
+from phast.training import Batch, HorizonLoss, Settings, fit
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+ANGLE, DT = Manifold.parse("theta:angle"), 0.05
+STEP = RungeKutta(Timestep(DT, 2))
+
+
+def pendulum(gravity=9.81, drag=0.4) -> PortHamiltonian:
+    return PortHamiltonian(
+        Scaled(Cosine(9.81), Positive.starting_at(gravity / 9.81)),
+        ConstantMass(1.0),
+        ConstantDamping(Positive.starting_at(drag)),
+    )
+
+
+def drive(count=12, length=60, seed=0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(q, p, u) of a pendulum pushed by torques that are held from sample to sample."""
+    rng = np.random.default_rng(seed)
+    u = rng.normal(0.0, 2.0, (count, length, 1))
+    start = jnp.asarray(rng.uniform(-2.0, 2.0, (count, 2)))
+
+    def one(x, u):
+        q, p = Core(pendulum(), STEP).rollout(x[:1], x[1:], length - 1, u[:-1])
+        return jnp.concatenate([x[None, :1], q]), jnp.concatenate([x[None, 1:], p])
+
+    q, p = jax.jit(jax.vmap(one))(start, jnp.asarray(u))
+    return np.asarray(q), np.asarray(p), u
+
+
+@pytest.fixture(scope="module")
+def driven():
+    with jax.enable_x64(True):
+        return drive()
+
+
+def model(**options) -> ModelAware:
+    return ModelAware(Core(pendulum(**options), STEP), ANGLE, DT)
+
+
+def test_inputs_that_acted_on_the_window_are_reckoned_with(driven):
+    q, p, u = driven
+    told = estimate_state(model().core, ANGLE, DT, jnp.asarray(q[0, :10]), u=jnp.asarray(u[0, :9]))
+    untold = estimate_state(model().core, ANGLE, DT, jnp.asarray(q[0, :10]))
+    np.testing.assert_allclose(told.p, p[0, 9], atol=1e-8)
+    assert abs(float(untold.p[0]) - p[0, 9, 0]) > 1e-2
+    future = phast.forecast(model(), q[:, :10], 30, u=u[:, 9:39], past=u[:, :9])
+    np.testing.assert_allclose(future, q[:, 10:40], atol=1e-7)
+    with pytest.raises(InputError, match=r"past has shape .* \(12, 9, inputs\)"):
+        phast.forecast(model(), q[:, :10], 30, u=u[:, 9:39], past=u[:, :10])
+
+
+def test_coefficients_are_found_under_known_inputs(driven):
+    q, _, u = driven
+    found = sharpen(pendulum(6.0, 0.9), Trajectories(q, DT, ANGLE, u=u)).model.learned_system()
+    assert float(found.potential.scale()) == pytest.approx(1.0, abs=1e-5)
+    assert float(found.damping.coefficients()) == pytest.approx(0.4, abs=1e-4)
+
+
+def test_sliding_is_fitting_each_window_again(driven):
+    """One warm step per sample ends where eight cold ones do; also with noise, with which the optimum moves."""
+    q, _, u = driven
+    noisy = jnp.asarray(q[0] + np.random.default_rng(1).normal(0.0, 0.01, q[0].shape))
+    states, covariance = eqx.filter_jit(model().slide)(noisy, jnp.asarray(u[0]))
+    for end in (10, 25, 60):
+        window = slice(end - 10, end)
+        cold = estimate_state(model().core, ANGLE, DT, noisy[window], u=jnp.asarray(u[0, end - 10 : end - 1]))
+        np.testing.assert_allclose(states[end - 1], jnp.concatenate([cold.q, cold.p]), atol=1e-4)
+        np.testing.assert_allclose(covariance[end - 1], cold.covariance, rtol=0.05)
+
+
+def test_filtering_is_better_than_any_single_measurement(driven):
+    q, p, u = driven
+    noisy = q + np.random.default_rng(2).normal(0.0, 0.02, q.shape)
+    filtered = phast.filter_states(model(), noisy, u=u, measurement_noise=0.02)
+    late = slice(12, None)
+    error, measured = (np.sqrt(np.mean((x - q)[:, late] ** 2)) for x in (filtered.q, noisy))
+    assert error < 0.75 * measured
+    scores = (filtered.p - p)[:, late, 0] / np.sqrt(filtered.covariance[:, late, 1, 1])
+    assert 0.6 < np.mean(scores**2) < 1.5
+    assert np.std(filtered.innovation[:, late]) < 1.5 * np.sqrt(0.02**2 + np.mean(filtered.covariance[:, late, 0, 0]))
+    with pytest.raises(InputError, match="process_noise"):
+        phast.filter_states(model(), noisy, process_noise=0.1)
+
+
+# --- training through it ---------------------------------------------------------------------------------------------
+
+
+def test_gradients_pass_through_the_fit(driven):
+    """The loss of a model that is off, against finite differences in every coefficient."""
+    q, _, u = driven
+    wrong = model(gravity=9.0, drag=0.6)
+    trainable, rest = eqx.partition(wrong, eqx.is_inexact_array)
+    flat, unflatten = ravel_pytree(trainable)
+    trajectory = Batch(jnp.asarray(q[0]), u=jnp.asarray(u[0]))
+    loss = jax.jit(lambda x: HorizonLoss(10, 10).selection(eqx.combine(unflatten(x), rest), trajectory))
+    gradient = jax.grad(loss)(flat)
+    for i in range(flat.size):
+        step = 1e-5 * jnp.eye(flat.size)[i]
+        difference = (loss(flat + step) - loss(flat - step)) / 2e-5
+        np.testing.assert_allclose(gradient[i], difference, rtol=1e-3, atol=1e-8)
+
+
+def test_training_through_it_finds_the_physics(driven):
+    q, _, u = driven
+    batch = Batch(jnp.asarray(q), u=jnp.asarray(u))
+    settings = Settings(epochs=60, batch_size=12, learning_rate=0.05)
+    found, history = fit(
+        model(gravity=8.5, drag=0.7), batch, batch, loss=HorizonLoss(10, 10), settings=settings, key=jax.random.key(0)
+    )
+    assert history.loss[-1] < 1e-3 * history.loss[0]
+    assert float(found.core.system.damping.coefficients()) == pytest.approx(0.4, abs=0.02)
+
+
+def test_a_window_that_does_not_fit_is_refused(driven):
+    with pytest.raises(InputError, match="shorter horizon"):
+        HorizonLoss(10, 60).selection(model(), Batch(jnp.asarray(driven[0][0])))
+
+
+# --- adaptation ------------------------------------------------------------------------------------------------------
+
+
+def test_a_named_coefficient_follows_the_window_and_the_others_stay(driven):
+    q, _, u = driven
+    stale = model(drag=0.3)
+    fresh = phast.adapt(stale, q[3, :10], ["damping.coefficients"], past=u[3, :9])
+    assert float(fresh.core.system.damping.coefficients()) == pytest.approx(0.4, abs=2e-3)
+    assert float(fresh.core.system.potential.scale()) == float(stale.core.system.potential.scale())
+    before, after = (
+        np.abs(phast.forecast(m, q[3, :10], 40, u=u[3, 9:49], past=u[3, :9]) - q[3, 10:50]).max()
+        for m in (stale, fresh)
+    )
+    assert after < 0.1 * before
+
+
+def test_what_the_window_does_not_say_stays_as_learned():
+    """At rest nothing depends on the drag, so nothing moves it."""
+    fresh = phast.adapt(model(), np.zeros((10, 1)), ["damping"])
+    assert float(fresh.core.system.damping.coefficients()) == pytest.approx(0.4, abs=1e-9)
+
+
+def test_a_coefficient_that_is_not_there_is_named():
+    with pytest.raises(InputError, match=r"no coefficient 'drag': it has potential\.scale, damping\.coefficients"):
+        phast.adapt(model(), np.zeros((10, 1)), ["drag"])
+
+
+# --- contexts that say little ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [1.0, 0.0], ids=["where it would fall", "where it rests"])
+def test_a_constant_context_is_rest_or_a_flagged_fallback(held):
+    found = phast.estimate(model(), np.full((10, 1), held))
+    assert bool(found.fell_back) == (held == 1.0)
+    np.testing.assert_allclose([found.q[0], found.p[0]], [held, 0.0], atol=1e-6)
+    assert np.isfinite(found.covariance).all()
+
+
+def test_a_fallback_is_said():
+    with pytest.warns(RuntimeWarning, match="cannot explain the context"):
+        assert np.isfinite(phast.forecast(model(), np.full((10, 1), 1.0), 5)).all()
+
+
+def test_an_angle_declared_as_a_line_is_seen_by_its_jump():
+    line = eqx.tree_at(lambda m: m.manifold, model(), Manifold.parse("theta"))
+    q = np.linspace(2.9, 3.5, 10)[:, None]
+    wrapped = np.where(q > np.pi, q - 2 * np.pi, q)
+    with pytest.raises(InputError, match="declare it as 'theta:angle'"):
+        phast.forecast(line, wrapped, 5)
+    np.testing.assert_allclose(phast.forecast(model(), wrapped, 5) - phast.forecast(model(), q, 5), 0.0, atol=1e-6)
+    phast.forecast(line, 7.0 * np.arange(10.0)[:, None], 5)  # fast, but steadily so
+
+
+def test_two_samples_are_the_least_and_still_no_nan():
+    q = np.array([[0.3], [0.35]])
+    found = phast.estimate(model(), q)
+    assert np.isfinite(found.covariance).all() and np.isfinite(phast.forecast(model(), q, 5)).all()
+    with pytest.raises(InputError, match="at least 2"):
+        phast.forecast(model(), q[:1], 5)
+
+
+def test_a_recording_without_motion_is_refused():
+    with pytest.raises(InputError, match="'theta' never moves"):
+        phast.learn(np.ones((4, 50, 1)), dt=DT, coordinates=["theta:angle"])
+
+
+# --- time steps ------------------------------------------------------------------------------------------------------
+
+
+def test_the_step_is_as_fine_as_the_motion_asks_for():
+    windows = simulate(system("cartpole-windy"), 8, length=20)
+    truth = system("cartpole-windy").port_hamiltonian
+    coarse = sharpest(truth, windows, tolerance=1e-2)
+    fine = sharpest(truth, windows, tolerance=1e-9)
+    assert coarse.timestep.substeps == 1 and fine.timestep.substeps > 1
+
+
+def test_stiff_damping_gets_the_exact_damping_step():
+    stiff = PortHamiltonian(Cosine(9.81), ConstantMass(1.0), ConstantDamping(1e4))
+    windows = simulate(system("pendulum-damped"), 4, length=20)
+    assert not isinstance(sharpest(stiff, windows, tolerance=1e-6), RungeKutta)
+
+
+def test_energy_never_rises_along_a_passive_forecast():
+    """M(q), damping, and a step five times as long as the data's own, from states far above the separatrix."""
+    truth = PortHamiltonian(Cosine((0.0, 9.81)), CartPoleMass(), WindyDamping(0.3, 0.5, (1, 1)))
+    core = Core(truth, passive_transition(0.25, substeps=1))
+    states = jax.random.uniform(jax.random.key(0), (16, 4), minval=-6.0, maxval=6.0)
+    q, p = jax.jit(jax.vmap(lambda x: core.rollout(x[:2], x[2:], 60)))(states)
+    energy = jax.vmap(jax.vmap(truth.energy))(q, p)
+    assert float(jnp.max(jnp.diff(energy, axis=1))) < 1e-9
+    assert float(jnp.min(energy[:, 0] - energy[:, -1])) > 0.1
+
+
+def test_a_bound_on_the_damping_is_chosen_by_rollouts(monkeypatch):
+    monkeypatch.setattr("phast.api.BOUNDS", (0.01, 1.0))
+    tried = []
+    data = simulate(system("pendulum-damped"), 30, length=60)
+    found = phast.learn(
+        data, regime="partial", potential=Cosine(9.81), preset="paper", bound="validated", base=0.0,
+        settings=Settings(epochs=8, batch_size=8, learning_rate=2e-2), on_stage=tried.append,
+    )  # fmt: skip
+    assert tried == ["damping bound 0.01", "damping bound 1.0"]
+    assert found.core.system.damping.bound == 0.5  # each of two directions: the drag of 0.5 needs more than 0.01
