@@ -27,8 +27,8 @@ class Smoother(NamedTuple):
         return fit[0], fit[1], 2.0 * fit[2]
 
 
-SMOOTHERS = (*(Smoother(w, 4) for w in (5, 7, 9, 11, 13, 15, 19, 23, 31)), Smoother(7, 6))
-_REFERENCE = Smoother(7, 6)
+_NARROWEST = Smoother(7, 6)
+SMOOTHERS = (_NARROWEST, *(Smoother(w, 4) for w in (7, 9, 11, 13, 15, 19, 23, 31)))
 
 
 class Samples(NamedTuple):
@@ -64,23 +64,18 @@ def noise_scale(data: Trajectories) -> float:
 def choose_smoother(data: Trajectories, noise: float) -> Smoother:
     """The smoother with the least estimated error in the acceleration: noise that passes, plus bias.
 
-    The bias is measured against a narrow reference, whose own noise is known and is subtracted.
+    The bias is what a polynomial of higher degree over the same window finds beside it, less the noise of that.
     """
-    _, _, reference = _REFERENCE.kernels(data.dt)
     q = unwrapped(data)
-    best, least = _REFERENCE, np.inf
+    best, least = _NARROWEST, np.inf
     for smoother in SMOOTHERS:
         if smoother.window > data.length:
             continue
         kernel = smoother.kernels(data.dt)[2]
-        wide = np.zeros(max(smoother.window, _REFERENCE.window))
-        wide[_centred(len(wide), smoother.window)] += kernel
-        wide[_centred(len(wide), _REFERENCE.window)] -= reference
-        if len(wide) > data.length:
-            continue
-        difference = _slide(q, wide)
-        bias = max(float(np.mean(difference**2)) - noise**2 * float(wide @ wide), 0.0)
-        risk = noise**2 * float(kernel @ kernel) + bias
+        risk = noise**2 * float(kernel @ kernel)
+        if smoother != _NARROWEST:
+            extra = Smoother(smoother.window, smoother.degree + 2).kernels(data.dt)[2] - kernel
+            risk += max(float(np.mean(_slide(q, extra) ** 2)) - noise**2 * float(extra @ extra), 0.0)
         if risk < least:
             best, least = smoother, risk
     return best
@@ -105,7 +100,3 @@ def differentiate(data: Trajectories, smoother: Smoother) -> Samples:
 
 def _slide(q: np.ndarray, kernel: np.ndarray) -> np.ndarray:
     return np.lib.stride_tricks.sliding_window_view(q, len(kernel), axis=1) @ kernel
-
-
-def _centred(length: int, window: int) -> slice:
-    return slice(length // 2 - window // 2, length // 2 + window // 2 + 1)

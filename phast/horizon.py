@@ -22,7 +22,6 @@ from phast.hamiltonian import PortHamiltonian
 from phast.manifold import Manifold
 
 ITERATIONS = 8
-_WARM_ITERATIONS = 1
 _WEAK_PRIOR = 1e-7  # relative weight of "p is near zero": decides only where positions say nothing
 
 
@@ -99,6 +98,12 @@ class Explained(NamedTuple):
         return self.path[0]
 
 
+def _path(core: Core, x: Float[Array, " twice_n"], count: int, u: Past) -> Float[Array, "K twice_n"]:
+    n = x.shape[0] // 2
+    q, p = core.rollout(x[:n], x[n:], count - 1, u)
+    return jnp.concatenate([x[None], jnp.concatenate([q, p], axis=1)])
+
+
 def explain(
     core: Core,
     manifold: Manifold,
@@ -108,22 +113,31 @@ def explain(
     u: Past = None,
 ) -> Explained:
     """What the model makes of a window when it starts at x."""
-    n = y.shape[1]
 
     def trace(x):
-        q, p = core.rollout(x[:n], x[n:], y.shape[0] - 1, u)
-        path = jnp.concatenate([x[None], jnp.concatenate([q, p], axis=1)])
-        return path, path
+        return (_path(core, x, y.shape[0], u),) * 2
 
     flow, path = jax.jacfwd(trace, has_aux=True)(x)
+    return _weighed(manifold, y, weights, path, flow)
+
+
+def _weighed(manifold: Manifold, y, weights, path: Float[Array, "K twice_n"], flow: Float[Array, "K twice_n twice_n"]):
+    """The least-squares problem of a path through a window and its sensitivity to the start."""
+    n = y.shape[1]
     root = jnp.sqrt(weights)[:, None]
     off, slope = manifold.difference(path[:, :n], y) * root, flow[:, :n] * root[..., None]
     steps = manifold.difference(y[1:], y[:-1]) * weights[1:, None]
     weak = jnp.concatenate([jnp.zeros(n), jnp.full(n, _WEAK_PRIOR**2) * (jnp.mean(steps**2) + 1e-12)])
     normal = jnp.einsum("sia,sib->ab", slope, slope) + jnp.diag(weak)
-    gradient = jnp.einsum("sia,si->a", slope, off) + weak * x
+    gradient = jnp.einsum("sia,si->a", slope, off) + weak * path[0]
     misfit = jnp.sum(off**2)
-    return Explained(path, flow, normal, gradient, misfit + jnp.dot(weak, x**2), misfit)
+    return Explained(path, flow, normal, gradient, misfit + jnp.dot(weak, path[0] ** 2), misfit)
+
+
+def _step_down(normal: Float[Array, "k k"], gradient: Float[Array, " k"], damping: Float[Array, ""] | float):
+    """One damped Gauss–Newton step."""
+    ridge = damping * jnp.diag(normal) + 1e-14 * jnp.trace(normal)
+    return -solve_spd(normal + jnp.diag(ridge), gradient)
 
 
 def fit_window(
@@ -135,24 +149,21 @@ def fit_window(
     u: Past = None,
     *,
     iterations: int = ITERATIONS,
-    guess: Float[Array, " twice_n"] | None = None,
 ) -> Explained:
-    """Damped Gauss–Newton on the state at the first sample, from the smoother's guess unless another is given."""
-    start = smoothed_ends(core, manifold, dt, y, weights)[0] if guess is None else guess
+    """Damped Gauss–Newton on the state at the first sample, from the smoother's guess."""
+    start = smoothed_ends(core, manifold, dt, y, weights)[0]
 
     def improve(carry, _):
         best, damping = carry
-        ridge = damping * jnp.diag(best.normal) + 1e-14 * jnp.trace(best.normal)
-        step = solve_spd(best.normal + jnp.diag(ridge), best.gradient)
-        proposal = explain(core, manifold, y, weights, best.start - step, u)
+        step = _step_down(best.normal, best.gradient, damping)
+        proposal = explain(core, manifold, y, weights, best.start + step, u)
         better = proposal.cost < best.cost  # False also where the proposal is not finite
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), proposal, best)
         return (best, jnp.where(better, 0.1, 10.0) * damping), None
 
     first = explain(core, manifold, y, weights, start, u)
     first = first._replace(cost=jnp.where(jnp.isfinite(first.cost), first.cost, jnp.inf))
-    damping = jnp.asarray(1e-3 if guess is None else 1e-9, y.dtype)
-    (best, _), _ = jax.lax.scan(improve, (first, damping), length=iterations)
+    (best, _), _ = jax.lax.scan(improve, (first, jnp.asarray(1e-3, y.dtype)), length=iterations)
     return best
 
 
@@ -216,26 +227,42 @@ class ModelAware(AbstractIdentifiable):
     def slide(self, q: Float[Array, "T n"], u: Inputs = None) -> tuple[Float[Array, "T twice_n"], Array]:
         """States and their covariances at every sample, each from the last ``window`` positions.
 
-        One Gauss–Newton step per sample from where the window before it ended: the windows differ by one sample.
+        Windows differ by one sample, so one Gauss–Newton step from where the last one ended is enough, and of its
+        slopes only that of the newest step is new: the others stay as they were when they entered the window.
         """
         length, n = q.shape
         window = min(self.window, length)
         cell = jnp.arange(window)
 
-        def one(start, t):
+        def advance(x, u_t):
+            return jnp.concatenate(self.core(x[:n], x[n:], u_t))
+
+        def one(carry, t):
+            start, slopes = carry
             first = jnp.maximum(t - window + 1, 0)
             here = t - first
             y = jax.lax.dynamic_slice_in_dim(q, first, window)
             inputs = None if u is None else jax.lax.dynamic_slice_in_dim(u, first, window - 1)
             weights = (cell <= here).astype(q.dtype)
-            fit = fit_window(
-                self.core, self.manifold, self.dt, y, weights, inputs, iterations=_WARM_ITERATIONS, guess=start
-            )
+            begin = jnp.eye(2 * n, dtype=q.dtype)
+            flow = jax.lax.scan(lambda f, a: (a @ f,) * 2, begin, slopes[:-1])[1]
+            flow = jnp.concatenate([begin[None], flow])
+            before = _weighed(self.manifold, y, weights, _path(self.core, start, window, inputs), flow)
+            moved = _path(self.core, start + _step_down(before.normal, before.gradient, 1e-9), window, inputs)
+            after = _weighed(self.manifold, y, weights, moved, flow)
+            fit = jax.tree.map(lambda new, old: jnp.where(after.cost < before.cost, new, old), after, before)
             covariance = _covariance(fit, here, self.noise, n * (here + 1.0))
-            return fit.path[jnp.where(here == window - 1, 1, 0)], (fit.path[here], covariance)
+            state = fit.path[here]
+            slopes = slopes.at[here].set(jax.jacfwd(advance)(state, None if u is None else u[t]))
+            full = here == window - 1
+            return (fit.path[jnp.where(full, 1, 0)], jnp.where(full, jnp.roll(slopes, -1, axis=0), slopes)), (
+                state,
+                covariance,
+            )
 
-        begin = jnp.concatenate([q[0], jnp.zeros_like(q[0])])
-        return jax.lax.scan(one, begin, jnp.arange(length))[1]
+        start = jnp.concatenate([q[0], jnp.zeros_like(q[0])])
+        slopes = jnp.broadcast_to(jnp.eye(2 * n, dtype=q.dtype), (window, 2 * n, 2 * n))
+        return jax.lax.scan(one, (start, slopes), jnp.arange(length))[1]
 
     def predict_next(self, q, u=None):
         n = q.shape[1]

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 
 from phast.components.damping import AbstractDamping, PSDDamping, SplineDamping, SumDamping, WindyDamping
 from phast.components.mass import AbstractMass, ConstantMass
-from phast.components.potential import AbstractPotential, SeriesPotential, SplinePotential, Sum
+from phast.components.potential import AbstractPotential, SeriesPotential, SplinePotential, Sum, series_degree
 from phast.components.spline import Grid
 from phast.datasets import Trajectories, refuse_turns
 from phast.derivatives import choose_smoother, differentiate, noise_scale
@@ -42,12 +42,13 @@ from phast.systems import System
 
 MATCH_SAMPLES = 20_000
 SHOOT_SAMPLES = 60_000  # of one coordinate; shared between several
+RESIDUALS_EACH = 30  # positions, at the least, for each coefficient
 CLEAN = 1e-6  # noise, relative to the motion, below which there is none
 WINDOW = 20
 SUBSTEPS = (1, 2, 4)  # of Runge–Kutta per sample, from which the data choose
 _ALONG = {1: (32, 64), 2: (24, 40)}  # nodes of potential and damping along each coordinate
 _ACROSS = (12, 6)  # and over each pair of them, where there are two
-_DEGREE = 4  # of the series that stands for a potential of more coordinates
+_TERMS = 1000  # at most, in the series that stands for a potential of more coordinates
 
 
 # --- what is to be found ---------------------------------------------------------------------------------------------
@@ -74,7 +75,7 @@ def _free_potential(data: Trajectories) -> tuple[AbstractPotential, ...]:
     """Cubic splines along each coordinate and over a pair; a series of products where there are more."""
     n, q = data.manifold.size, jnp.asarray(data.q.reshape(-1, data.manifold.size))
     if n not in _ALONG:
-        return (SeriesPotential.flat(data.manifold, q, _DEGREE),)
+        return (SeriesPotential.flat(data.manifold, q, series_degree(data.manifold.circles, _TERMS)),)
     return tuple(SplinePotential.flat(grid) for grid in _grids(data.manifold, q, _ALONG[n][0], _ACROSS[0]))
 
 
@@ -140,7 +141,8 @@ def sharpen(
     on_stage("choosing the time step")
     length = min(WINDOW, data.length)
     windows = data.windows(length, length)
-    enough = max(SHOOT_SAMPLES // (length * data.manifold.size**2), 50)
+    n = data.manifold.size
+    enough = max(SHOOT_SAMPLES // (length * n**2), RESIDUALS_EACH * parameter_count(system) // (length * n), 50)
     windows = windows.subset(rng.permutation(len(windows))[:enough])
     least = max(CLEAN * float(np.std(windows.q)), 1e-12)
     transition = sharpest(system, windows.subset(slice(0, 100)), tolerance=max(0.1 * noise, least))

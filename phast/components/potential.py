@@ -231,28 +231,35 @@ class SeriesPotential(AbstractPotential, AbstractSmooth):
     def flat(cls, manifold: Manifold, q: Float[Array, "samples n"], degree: int) -> "SeriesPotential":
         """V = 0, up to this total degree, over the range of the samples."""
         low, high = jnp.min(q, axis=0), jnp.max(q, axis=0)
-        orders = [range(2 * degree + 1) if circle else range(degree + 1) for circle in manifold.circles]
-        indices = tuple(k for k in _up_to(orders, manifold.circles, degree) if any(k))
+        indices = _multi_indices(manifold.circles, degree)
         centre, reach = 0.5 * (low + high), 0.5 * (high - low) + 1e-6
         return cls(jnp.zeros(len(indices)), manifold, indices, tuple(map(float, centre)), tuple(map(float, reach)))
 
     def __call__(self, q):
-        table = []
-        highest = [max(k[i] for k in self.indices) for i in range(self.manifold.size)]
+        rows, places = self._factors(q)
+        values, order = jnp.ones(1), {(0,) * len(self.manifold.circles): 0}
+        for level in _by_support(self.indices):  # each product is a shorter one times one more factor
+            factors = [_last_factor(index) for index in level]
+            parents = [index[:i] + (0,) * (len(index) - i) for index, (i, _) in zip(level, factors, strict=True)]
+            shorter = np.array([order[parent] for parent in parents])
+            factor = rows[np.array([places[i] + k for i, k in factors])]
+            order |= {index: len(order) + j for j, index in enumerate(level)}
+            values = jnp.concatenate([values, values[shorter] * factor])
+        return jnp.dot(self.coefficients, values[np.array([order[index] for index in self.indices])])
+
+    def _factors(self, q: Float[Array, " n"]) -> tuple[Float[Array, " factors"], list[int]]:
+        """φ_0 … of every coordinate in one row, and where each coordinate's begin."""
+        row, places = [], []
         for i, circle in enumerate(self.manifold.circles):
+            places.append(len(row))
+            highest = max(index[i] for index in self.indices)
             if circle:
-                waves = [(jnp.cos(m * q[i]), jnp.sin(m * q[i])) for m in range(1, highest[i] // 2 + 1)]
-                row = [jnp.ones(()), *(wave for pair in waves for wave in pair)]
+                waves = ((jnp.cos(m * q[i]), jnp.sin(m * q[i])) for m in range(1, highest // 2 + 1))
+                row += [jnp.ones(()), *(wave for pair in waves for wave in pair)]
             else:
                 x = (q[i] - self.centre[i]) / self.reach[i]
-                row = [jnp.ones(())]
-                for _ in range(highest[i]):
-                    row.append(row[-1] * x)
-            table.append(jnp.stack(row))
-        product = jnp.ones(len(self.indices))
-        for i, k in enumerate(np.asarray(self.indices).T):
-            product = product * table[i][k]
-        return jnp.dot(self.coefficients, product)
+                row += [x**k for k in range(highest + 1)]
+        return jnp.stack(row), places
 
     def values(self):
         return self.coefficients
@@ -263,18 +270,36 @@ class SeriesPotential(AbstractPotential, AbstractSmooth):
         return (jnp.asarray(np.maximum(degrees - 2.0, 0.0)) * self.coefficients,)
 
 
+def series_degree(circles: tuple[bool, ...], most: int, highest: int = 6) -> int:
+    """The highest total degree whose products are at most this many."""
+    return max(d for d in range(1, highest + 1) if d == 1 or len(_multi_indices(circles, d)) <= most)
+
+
 def _degree(index: tuple[int, ...], circles: tuple[bool, ...]) -> int:
     """The total degree of a product: a power counts as such, cos mθ and sin mθ as m."""
     return sum((k + 1) // 2 if circle else k for k, circle in zip(index, circles, strict=True))
 
 
-def _up_to(orders, circles: tuple[bool, ...], degree: int) -> list[tuple[int, ...]]:
-    """All multi-indices of at most this degree."""
-    if not orders:
-        return [()]
-    shorter = _up_to(orders[:-1], circles[:-1], degree)
-    longer = [(*index, k) for index in shorter for k in orders[-1]]
-    return [index for index in longer if _degree(index, circles) <= degree]
+def _multi_indices(circles: tuple[bool, ...], degree: int) -> tuple[tuple[int, ...], ...]:
+    """All multi-indices of at most this degree, but for the constant."""
+    found: list[tuple[int, ...]] = [()]
+    for i, circle in enumerate(circles):
+        orders = range(2 * degree + 1) if circle else range(degree + 1)
+        longer = ((*index, k) for index in found for k in orders)
+        found = [index for index in longer if _degree(index, circles[: i + 1]) <= degree]
+    return tuple(index for index in found if any(index))
+
+
+def _by_support(indices: tuple[tuple[int, ...], ...]) -> list[list[tuple[int, ...]]]:
+    """Multi-indices by how many of their entries are not zero."""
+    sizes = sorted({np.count_nonzero(index) for index in indices})
+    return [[index for index in indices if np.count_nonzero(index) == size] for size in sizes]
+
+
+def _last_factor(index: tuple[int, ...]) -> tuple[int, int]:
+    """(i, k): the last coordinate that takes part, and with which function."""
+    i = max(i for i, k in enumerate(index) if k)
+    return i, index[i]
 
 
 class Sum(AbstractPotential):
