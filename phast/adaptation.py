@@ -56,7 +56,7 @@ def _freedom(system: PortHamiltonian, coefficients: Sequence[str], tolerance: fl
     """Where the named coefficients stand among all, and how far each may move as it is trained."""
     theta, _ = coefficients_of(system)
     named = names_of(system)
-    known = list(dict.fromkeys(name.partition("[")[0] if kind == "positive" else name for name, kind in named))
+    known = list(dict.fromkeys(name for name, _ in named))
     places = []
     for wanted in coefficients:
         found = [

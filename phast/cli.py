@@ -1,5 +1,6 @@
 """The command line. Heavy imports wait until a command needs them, so that ``phast --help`` answers at once."""
 
+import itertools
 import json
 import os
 import sys
@@ -533,7 +534,7 @@ def reproduce(
     from phast.api import enable_float64
     from phast.suite import preset, run_missing
     from phast.systems import system
-    from phast.tables import HEADER, TABLES, cells, compare, paper_table
+    from phast.tables import TABLES, cells, compare, paper_table
     from phast.tables import markdown as as_markdown
 
     if list_tables or not table:
@@ -547,23 +548,24 @@ def reproduce(
         enable_float64()
     for wanted in tables:
         records = []
-        for name in wanted.systems:
-            for model in wanted.models:
-                with _progress(f"{model} on {name}", seeds=wanted.seeds) as on_epoch:
-                    records += run_missing(
-                        results,
-                        system(name),
-                        model,
-                        preset_name=wanted.preset,
-                        seeds=range(wanted.seeds),
-                        on_epoch=on_epoch,
-                    )
+        for name, model, noise in itertools.product(wanted.systems, wanted.models, wanted.noise):
+            with _progress(f"{model} on {name}", seeds=wanted.seeds) as on_epoch:
+                records += run_missing(
+                    results,
+                    system(name),
+                    model,
+                    preset_name=wanted.preset,
+                    seeds=range(wanted.seeds),
+                    noise=noise,
+                    on_epoch=on_epoch,
+                )
         rows = compare(records, wanted.metrics)
         print(f"\n{wanted.title}\n")
         if markdown:
             print(as_markdown(rows))
         else:
-            _print_table(HEADER, cells(rows))
+            heading, *body = cells(rows)
+            _print_table(heading, body)
 
 
 @app.command()
@@ -668,7 +670,7 @@ def _template(text: str) -> "AbstractPotential":
 
 def _print_comparison(records: list[dict[str, Any]], system) -> None:
     from phast.metrics import error_name
-    from phast.tables import HEADER, cells, compare
+    from phast.tables import cells, compare
 
     kind = error_name(system.manifold)
     shown = [
@@ -685,7 +687,8 @@ def _print_comparison(records: list[dict[str, Any]], system) -> None:
     seeds = len({record["seed"] for record in records})
     counts = ", ".join(f"{m} {p:,}" for m, p in {r["model"]: r["parameters"] for r in records}.items())
     print(f"\n{system.title}: {seeds} seed(s), preset {records[0]['preset']}; parameters: {counts}")
-    _print_table(HEADER, cells(compare(records, shown)))
+    heading, *body = cells(compare(records, shown))
+    _print_table(heading, body)
 
 
 def _print_table(header: list[str], rows: list[list[str]]) -> None:

@@ -42,13 +42,13 @@ from phast.systems import System
 
 MATCH_SAMPLES = 20_000
 SHOOT_SAMPLES = 60_000  # of one coordinate; shared between several
-RESIDUALS_EACH = 30  # positions, at the least, for each coefficient
+RESIDUALS_EACH = 60  # positions, at the least, for each coefficient
 CLEAN = 1e-6  # noise, relative to the motion, below which there is none
 WINDOW = 20
 SUBSTEPS = (1, 2, 4)  # of Runge–Kutta per sample, from which the data choose
 _ALONG = {1: (32, 64), 2: (24, 40)}  # nodes of potential and damping along each coordinate
 _ACROSS = (12, 6)  # and over each pair of them, where there are two
-_TERMS = 1000  # at most, in the series that stands for a potential of more coordinates
+_TERMS = 300  # at most, in the series that stands for a potential of more coordinates
 
 
 # --- what is to be found ---------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ class AbstractPreset(eqx.Module):
     """A way to train named models on a system's data."""
 
     needs_float64: eqx.AbstractVar[bool]
+    side_by_side: eqx.AbstractVar[bool]  # whether several seeds gain by running together
 
     @abstractmethod
     def train(
@@ -64,6 +65,7 @@ class GradientPreset(AbstractPreset):
     settings: Settings
     loss: AbstractLoss
     needs_float64: bool = False
+    side_by_side: bool = True
 
     def train(self, system, model_name, data, seeds, on_epoch):
         train, validation = as_batch(data.train), as_batch(data.validation)
@@ -93,6 +95,7 @@ class SharpPreset(AbstractPreset):
     """Second-order identification and a model-aware observer (:mod:`phast.sharp`); a seed draws the samples used."""
 
     needs_float64: bool = True
+    side_by_side: bool = False
 
     def train(self, system, model_name, data, seeds, on_epoch):
         compose, trained = composition(model_name), []
@@ -201,9 +204,10 @@ def run_missing(
     """The records of these runs: read where they exist, run and written where they do not."""
     paths = {seed: record_path(folder, system.name, model_name, preset_name, seed, noise) for seed in seeds}
     missing = [seed for seed, path in paths.items() if not path.exists()]
-    if missing:
-        outcomes = run_seeds(system, model_name, preset_name=preset_name, seeds=missing, noise=noise, on_epoch=on_epoch)
-        for seed, outcome in zip(missing, outcomes, strict=True):
+    together = [missing] if preset(preset_name).side_by_side else [[seed] for seed in missing]
+    for group in filter(None, together):
+        outcomes = run_seeds(system, model_name, preset_name=preset_name, seeds=group, noise=noise, on_epoch=on_epoch)
+        for seed, outcome in zip(group, outcomes, strict=True):
             write_atomically(paths[seed], (json.dumps(outcome.record, indent=1) + "\n").encode())
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths.values()]
 

@@ -16,7 +16,7 @@ REGIMES = ("phast-known", "phast-partial", "phast-unknown")
 
 @dataclasses.dataclass(frozen=True)
 class PaperTable:
-    """One table of the paper as runs (systems × models × seeds by one preset) and the metrics that it shows."""
+    """One table as runs (systems × models × noise levels × seeds by one preset) and the metrics that it shows."""
 
     name: str
     title: str
@@ -25,6 +25,7 @@ class PaperTable:
     metrics: tuple[str, ...]
     preset: str = "paper"
     seeds: int = 5
+    noise: tuple[float, ...] = (0.0,)
 
 
 TABLES: dict[str, PaperTable] = {
@@ -37,7 +38,46 @@ TABLES: dict[str, PaperTable] = {
             REGIMES,
             ("rollout_theta_wrap_mse_h100", "rollout_theta_wrap_mse_h100_median", "damping_r2", "damping_mae"),
             preset="sharp",
+        ),
+        PaperTable(
+            "windy-noise",
+            "Windy Pendulum by the sharp preset with noise on training data and contexts",
+            ("pendulum-windy",),
+            ("phast-partial",),
+            ("rollout_theta_wrap_mse_h100", "rollout_theta_wrap_mse_h100_median", "damping_r2", "damping_mae"),
+            preset="sharp",
             seeds=3,
+            noise=(0.01, 0.05),
+        ),
+        PaperTable(
+            "sharp-mechanical",
+            "The other mechanical benchmarks by the sharp preset: rollouts of 100 steps",
+            (
+                "pendulum-conservative",
+                "pendulum-damped",
+                "cartpole-windy",
+                "oscillator-conservative",
+                "oscillator-damped",
+                "double-pendulum-conservative",
+                "double-pendulum-damped",
+            ),
+            REGIMES,
+            tuple(
+                f"rollout_{kind}_h100{suffix}"
+                for kind in ("theta_wrap_mse", "mixed_mse", "mse")
+                for suffix in ("", "_median")
+            ),
+            preset="sharp",
+            seeds=1,
+        ),
+        PaperTable(
+            "sharp-others",
+            "The five non-mechanical benchmarks by the sharp preset: the published error is that of all next steps",
+            ("rlc", "heat-exchange", "lennard-jones-3", "n-body-3", "predator-prey"),
+            REGIMES,
+            ("mse", "next_step_after_burn_in", "rollout_mse_h100"),
+            preset="sharp",
+            seeds=1,
         ),
         PaperTable(
             "windy-identifiability",
@@ -73,6 +113,7 @@ class Comparison(NamedTuple):
 
     system: str
     model: str
+    noise: float
     metric: str
     mean: float
     deviation: float
@@ -87,20 +128,20 @@ class Comparison(NamedTuple):
 
 
 def compare(records: Iterable[Record], metrics: Sequence[str]) -> list[Comparison]:
-    """Records grouped by system and model: the named metrics over seeds, beside what the paper publishes."""
-    groups: dict[tuple[str, str], list[Record]] = {}
+    """Records grouped by system, model and noise: the named metrics over seeds, beside what the paper publishes."""
+    groups: dict[tuple[str, str, float], list[Record]] = {}
     for record in records:
-        groups.setdefault((record["system"], record["model"]), []).append(record)
+        groups.setdefault((record["system"], record["model"], record["noise"]), []).append(record)
     rows = []
-    for (system, model), group in groups.items():
-        theirs = published().get(system, {}).get(model, {})
+    for (system, model, noise), group in groups.items():
+        theirs = published().get(system, {}).get(model, {}) if noise == 0.0 else {}
         for metric in metrics:
             values = [record["metrics"][metric] for record in group if metric in record["metrics"]]
             if values:
                 deviation = statistics.stdev(values) if len(values) > 1 else 0.0
                 centre = statistics.fmean(values), deviation, statistics.median(values)
                 pair = tuple(theirs[metric]) if metric in theirs else None
-                rows.append(Comparison(system, model, metric, *centre, len(values), pair))
+                rows.append(Comparison(system, model, noise, metric, *centre, len(values), pair))
     return rows
 
 
@@ -111,21 +152,21 @@ def figure(value: float) -> str:
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
 
 
-def cells(rows: Iterable[Comparison]) -> list[list[str]]:
-    """Text for each comparison: model, metric, ours, median seed, paper, ratio."""
-    out = []
+def cells(rows: Sequence[Comparison]) -> list[list[str]]:
+    """A table as text, its heading first. System and noise have a column where they vary."""
+    heading = ["model", "metric", "ours", "median seed", "paper", "ours/paper"]
+    varying = [name for name in ("system", "noise") if len({getattr(row, name) for row in rows}) > 1]
+    out = [[*varying, *heading]]
     for row in rows:
         ours = figure(row.mean) + (f" ± {figure(row.deviation)}" if row.seeds > 1 else "")
         theirs = "" if row.published is None else f"{figure(row.published[0])} ± {figure(row.published[1])}"
         ratio = "" if row.ratio is None else f"{row.ratio:.2g}"
-        out.append([row.model, row.metric, ours, figure(row.median), theirs, ratio])
+        first = [f"{getattr(row, name)}" for name in varying]
+        out.append([*first, row.model, row.metric, ours, figure(row.median), theirs, ratio])
     return out
 
 
-HEADER = ["model", "metric", "ours", "median seed", "paper", "ours/paper"]
-
-
-def markdown(rows: Iterable[Comparison]) -> str:
+def markdown(rows: Sequence[Comparison]) -> str:
     """The comparison as a Markdown table."""
-    lines = [HEADER, ["---"] * len(HEADER), *cells(rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    heading, *body = cells(rows)
+    return "\n".join("| " + " | ".join(line) + " |" for line in (heading, ["---"] * len(heading), *body))

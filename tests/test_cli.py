@@ -118,7 +118,7 @@ def files(tmp_path_factory):
     uneven = pd.read_csv(folder / "data.csv")
     uneven.loc[5, "t"] += 0.01
     uneven.to_csv(folder / "uneven.csv", index=False)
-    pd.DataFrame({"theta": np.zeros(300)}).to_csv(folder / "untimed.csv", index=False)
+    pd.DataFrame({"theta": 0.3 * np.cos(0.15 * np.arange(300))}).to_csv(folder / "untimed.csv", index=False)
     (folder / "garbage.phast").write_bytes(b"PK\x03\x04 nonsense")
     (folder / "cut.phast").write_bytes((folder / "model.phast").read_bytes()[:-30])
     (folder / "garbage.csv").write_bytes(b"\xff\xfe\x00\x01")
@@ -193,16 +193,13 @@ def test_the_same_by_the_sharp_preset(run, simulated, tmp_path, monkeypatch):
     assert code == 2 and "no coefficient 'friction': it has potential[0].scale" in err
     states = tmp_path / "states.npz"
     code, out, err = run("filter", model, simulated, "-o", states)
-    assert (code, err) == (0, "") and float(out.split()[4]) < 1e-2
+    assert (code, err) == (0, "") and float(out.split()[4]) < 5e-2
     assert load_trajectories(states).p.shape == (10, 112, 1)
 
 
 def test_a_context_that_the_model_cannot_explain_is_said(run, simulated, tmp_path, monkeypatch):
     """A pendulum that stands still at one radian: the forecast starts from a smoothed state, and a line says so."""
-    held = tmp_path / "held.csv"
-    pd.DataFrame({"trajectory": 0, "time": 0.05 * np.arange(20), "theta:angle": np.full(20, 1.0)}).to_csv(
-        held, index=False
-    )
+    held = write_table(tmp_path / "held.csv", count=1, theta=np.full(20, 1.0))
     model = tmp_path / "m.phast"
     with jax.enable_x64(True):
         core = known(

@@ -253,7 +253,7 @@ def test_single_precision_is_refused_with_the_way_out(swings):
 def test_many_coordinates_have_a_series_and_a_constant_damping():
     data = simulate(system("n-body-3"), 2, length=20)
     start = unknown_system(data)
-    assert parameter_count(start.potential) == 923 and parameter_count(start.damping) == 21
+    assert parameter_count(start.potential) == 209 and parameter_count(start.damping) == 21
 
 
 def test_identify_reports_on_a_file(swings, tmp_path, monkeypatch, capsys):
