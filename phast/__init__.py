@@ -15,7 +15,7 @@ Data flows down this list, and a module imports only from modules above it::
     findings, adaptation,
     sharp                       fitting to second order, and how sure it is
     flow                        forecasts by a plain vector field
-    metrics, suite              judging, records
+    metrics, suite, studies     judging, records, what decides
     api, plots, tables, peers   what a user calls; figures; the paper's numbers; other tools
     demo, bench, cli            the main job; measurements; the command line
 
@@ -56,6 +56,7 @@ MODULES = (
     "baselines.neural",
     "metrics",
     "suite",
+    "studies",
     "api",
     "plots",
     "tables",

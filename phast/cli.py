@@ -529,8 +529,9 @@ def reproduce(
     list_tables: Annotated[bool, typer.Option("--list", help="Name the tables.")] = False,
     results: Annotated[Path, typer.Option(help="Folder of records; missing runs are added to it.")] = Path("results"),
     markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="For a study: draw its figure into this file.")] = None,
 ) -> None:
-    """Make a table of the paper from the records in ``results``, running only what is missing."""
+    """Make a table or a study from the records in ``results``, running only what is missing."""
     from phast.api import enable_float64
     from phast.suite import preset, run_missing
     from phast.systems import system
@@ -538,7 +539,11 @@ def reproduce(
     from phast.tables import markdown as as_markdown
 
     if list_tables or not table:
-        _print_table(["table", "what"], [[t.name, t.title] for t in TABLES.values()])
+        studies = [[name, (study.__doc__ or "").strip().splitlines()[0]] for name, study in _STUDIES.items()]
+        _print_table(["table", "what"], [[t.name, t.title] for t in TABLES.values()] + studies)
+        return
+    if table[0] in _STUDIES and len(table) == 1:
+        _STUDIES[table[0]](results, plot)
         return
     tables = [paper_table(name) for name in table]
     precisions = {preset(wanted.preset).needs_float64 for wanted in tables}
@@ -566,6 +571,51 @@ def reproduce(
         else:
             heading, *body = cells(rows)
             _print_table(heading, body)
+
+
+def _velocity_study(results: Path, plot: Path | None) -> None:
+    """The true physics from four estimates of the velocity: how its error grows"""
+    from phast.api import enable_float64
+
+    enable_float64()
+    from phast.plots import error_growth, save_figure
+    from phast.studies import velocity_study
+    from phast.systems import system
+    from phast.tables import figure
+
+    windy = system("pendulum-windy")
+    curves = velocity_study(windy)
+    steps = (1, 10, 50, 100)
+    rows = [[name, *(figure(float(curve[h - 1])) for h in steps)] for name, curve in curves.items()]
+    _print_table(["velocity from", *(f"step {h}" for h in steps)], rows)
+    if plot is not None:
+        save_figure(error_growth(curves, dt=windy.dt), plot)
+
+
+def _noise_study(results: Path, plot: Path | None) -> None:
+    """KNOWN under noise by FD+TCN, MAP and the moving horizon, beside the floor"""
+    from phast.api import enable_float64
+
+    enable_float64()
+    from phast.plots import noise_levels, save_figure
+    from phast.studies import LEVELS, noise_study
+    from phast.systems import system
+    from phast.tables import figure
+
+    with _stages("noise study") as on_stage:
+        records = noise_study(results, system("pendulum-windy"), on_stage=on_stage)
+    titles = {"FD+TCN": "FD+TCN", "map": "MAP smoother", "horizon": "moving horizon", "floor": "floor: true physics"}
+    curves = {
+        title: {r["noise"]: r["metrics"]["rollout_h100_median"] for r in records if r["model"] == name}
+        for name, title in titles.items()
+    }
+    rows = [[title, *(figure(curve[noise]) for noise in LEVELS)] for title, curve in curves.items()]
+    _print_table(["median rollout error", *(f"σ = {noise:g}" for noise in LEVELS)], rows)
+    if plot is not None:
+        save_figure(noise_levels(curves), plot)
+
+
+_STUDIES = {"velocity-study": _velocity_study, "noise-study": _noise_study}
 
 
 @app.command()

@@ -67,11 +67,11 @@ def _slopes(x: Float[Array, "K n"], dt: float) -> Float[Array, "K n"]:
 
 def smoothed_ends(core: Core, manifold: Manifold, dt: float, y: Float[Array, "K n"], weights: Float[Array, " K"]):
     """The smoother's states (q, p) at the first and at the last sample."""
-    smooth, slopes = smooth_map(_unwrapped(manifold, y), weights, dt)
+    smooth, slopes = smooth_map(unwrapped(manifold, y), weights, dt)
     return [jnp.concatenate([smooth[i], core.system.momentum(smooth[i], slopes[i])]) for i in (0, -1)]
 
 
-def _unwrapped(manifold: Manifold, y: Float[Array, "K n"]) -> Float[Array, "K n"]:
+def unwrapped(manifold: Manifold, y: Float[Array, "K n"]) -> Float[Array, "K n"]:
     """The same positions without 2π jumps in the angles."""
     return y[:1] + jnp.concatenate([jnp.zeros_like(y[:1]), jnp.cumsum(manifold.difference(y[1:], y[:-1]), 0)])
 
@@ -196,7 +196,7 @@ def estimate_state(
     weights = jnp.ones(count, y.dtype) if weights is None else weights
     fit = fit_window(core, manifold, dt, y, weights, u, iterations=iterations)
     measured = jnp.sum(weights) * n
-    seen = _unwrapped(manifold, y)
+    seen = unwrapped(manifold, y)
     still = jnp.sum(weights[:, None] * (seen - jnp.average(seen, axis=0, weights=weights)) ** 2)
     fell_back = ~(jnp.isfinite(fit.cost) & (fit.misfit <= still + 1e-12 * (1.0 + jnp.sum(seen**2))))
     state = jnp.where(fell_back, smoothed_ends(core, manifold, dt, y, weights)[1], fit.path[-1])

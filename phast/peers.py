@@ -10,7 +10,6 @@ import functools
 import importlib.metadata
 import importlib.util
 import itertools
-import json
 import math
 import time
 from abc import abstractmethod
@@ -28,7 +27,6 @@ from phast.baselines.neural import DhnnField, NeuralField, Units, descend, match
 from phast.baselines.regression import FourierDamping, least_squares, linear_friction, sparse
 from phast.datasets import Split, Trajectories, benchmark_split
 from phast.errors import InputError
-from phast.files import write_atomically
 from phast.flow import (
     CONTEXT,
     Flow,
@@ -45,7 +43,7 @@ from phast.hamiltonian import PortHamiltonian
 from phast.manifold import Manifold
 from phast.metrics import damping_diagonal, recovery
 from phast.sharp import composition, sharpen
-from phast.suite import Record, commit, record_path, versions
+from phast.suite import Record, commit, read_record, record_path, versions, write_record
 from phast.systems import System
 
 COMPARED = ("pendulum-windy", "cartpole-windy", "double-pendulum-damped")
@@ -303,9 +301,9 @@ def compare(
                 if not path.exists():
                     data = benchmark_split(system) if data is None else data
                     record = measure(name, system, data, noise=noise, seed=seed, horizon=HORIZON)
-                    write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+                    write_record(path, record)
                     tell(_line(record))
-                records.append(json.loads(path.read_text(encoding="utf-8")))
+                records.append(read_record(path))
     return records
 
 

@@ -100,3 +100,29 @@ def damping_band_figure(q: np.ndarray, learned: np.ndarray, deviation: np.ndarra
     ax.set(xlabel=name, ylabel=f"d({name})", title="Damping, with its uncertainty")
     ax.legend(fontsize="small")
     return figure
+
+
+def error_growth(curves: Mapping[str, np.ndarray], *, dt: float) -> Figure:
+    """Median squared error over time, a curve for each way to estimate the state."""
+    figure, ax = plt.subplots(figsize=(7, 4))
+    for colour, (label, error) in zip(COLOURS, curves.items(), strict=False):
+        ax.semilogy(dt * np.arange(1, len(error) + 1), error, color=colour, label=label)
+    ax.set(xlabel="time after the context", ylabel="median squared error")
+    ax.set_title("The same, true physics from four estimates of the velocity")
+    ax.legend(fontsize="small")
+    ax.grid(alpha=0.3)
+    return figure
+
+
+def noise_levels(curves: Mapping[str, Mapping[float, float]]) -> Figure:
+    """Median rollout error against noise, a line for each method; no noise stands at the left edge."""
+    figure, ax = plt.subplots(figsize=(7, 4))
+    levels = sorted({noise for curve in curves.values() for noise in curve})
+    for colour, (label, curve) in zip(COLOURS, curves.items(), strict=False):
+        ax.semilogy(range(len(levels)), [curve[noise] for noise in levels], "o-", color=colour, label=label)
+    ax.set_xticks(range(len(levels)), [f"{noise:g}" for noise in levels])
+    ax.set(xlabel="noise on positions (rad)", ylabel="median squared error over 100 steps")
+    ax.set_title("Learned and forecast under noise")
+    ax.legend(fontsize="small")
+    ax.grid(alpha=0.3)
+    return figure

@@ -208,8 +208,21 @@ def run_missing(
     for group in filter(None, together):
         outcomes = run_seeds(system, model_name, preset_name=preset_name, seeds=group, noise=noise, on_epoch=on_epoch)
         for seed, outcome in zip(group, outcomes, strict=True):
-            write_atomically(paths[seed], (json.dumps(outcome.record, indent=1) + "\n").encode())
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths.values()]
+            write_record(paths[seed], outcome.record)
+    return [read_record(path) for path in paths.values()]
+
+
+def write_record(path: Path, record: Record) -> None:
+    """A record as a small JSON file, complete or not at all."""
+    write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+
+
+def read_record(path: Path) -> Record:
+    """The record in ``path``."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a readable record ({error}): delete it to run it again") from None
 
 
 def _noisy(part: Trajectories, noise: float, seed: int) -> Trajectories:
