@@ -367,7 +367,9 @@ def identify(
         str | None, typer.Option(help="For a file: the template, 'cosine:9.81' or 'quadratic:1.0'; none if left out.")
     ] = None,
     noise: Annotated[float, typer.Option(min=0.0, help="For a system: noise added to the positions.")] = 0.0,
-    plot: Annotated[Path | None, typer.Option(help="A figure of the damping with its uncertainty (one angle).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="A figure of the first coordinate's damping with its uncertainty.")
+    ] = None,
     seed: int = 0,
     json_file: JsonFile = None,
 ) -> None:
@@ -376,11 +378,9 @@ def identify(
 
     enable_float64()
 
-    import numpy as np
-
     from phast.components.mass import ConstantMass
     from phast.datasets import benchmark_split, load_trajectories
-    from phast.findings import damping_band, report
+    from phast.findings import along, damping_band, force_band, report
     from phast.sharp import composition, partial_system, sharpen, unknown_system
     from phast.systems import SYSTEMS, system
     from phast.tables import figure
@@ -407,24 +407,35 @@ def identify(
         for c in told.coefficients
     ]
     _print_table(["coefficient", "value", "± (1σ)", "identifiable"], rows)
-    angles = np.linspace(-np.pi, np.pi, 9)[:, None]
-    field = None
-    if data.manifold.circles == (True,):
-        field, band = damping_band(found.identified, angles)
-        print("\nDamping:")
+    fields = {}
+    for i, name in enumerate(data.manifold.names):
+        points = along(data, i, 9)
+        force, damped = force_band(found.identified, points), damping_band(found.identified, points)
+        fields[name] = [
+            {
+                "at": float(q),
+                "force": float(f),
+                "force_deviation": float(df),
+                "damping": float(d),
+                "deviation": float(dd),
+            }
+            for q, f, df, d, dd in zip(points[:, i], *(x[:, i] for x in (*force, *damped)), strict=True)
+        ]
+        others = " (the other coordinates at their medians)" if data.manifold.size > 1 else ""
+        print(f"\nAlong {name}{others}:")
         _print_table(
-            [data.manifold.names[0], "d", "± (1σ)"],
-            [[f"{a:.3f}", figure(d), figure(b)] for a, d, b in zip(angles[:, 0], field[:, 0], band[:, 0], strict=True)],
+            [name, "force -∂V/∂q", "± (1σ)", "damping d", "± (1σ)"],
+            [[f"{row['at']:.3f}", *(figure(x) for x in list(row.values())[1:])] for row in fields[name]],
         )
     print(f"\nconditioning of the information: {told.conditioning:.1e}")
     for remark in told.remarks:
         print(f"note: {remark}")
     if not told.remarks:
         print("every coefficient is determined by these data")
-    if plot is not None and field is not None:
+    if plot is not None:
         from phast.plots import damping_band_figure, save_figure
 
-        fine = np.linspace(-np.pi, np.pi, 201)[:, None]
+        fine = along(data, 0, 201)
         curve, width = damping_band(found.identified, fine)
         save_figure(damping_band_figure(fine[:, 0], curve[:, 0], width[:, 0], name=data.manifold.names[0]), plot)
     _write_json(
@@ -436,6 +447,7 @@ def identify(
             "coefficients": [c._asdict() for c in told.coefficients],
             "conditioning": told.conditioning,
             "remarks": told.remarks,
+            "fields": fields,
         },
     )
 

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from phast.components.potential import gradient
+from phast.datasets import Trajectories
 from phast.hamiltonian import PortHamiltonian
 from phast.identify import Identified, coefficients_of
 
@@ -64,6 +65,15 @@ def report(found: Identified) -> Report:
     remarks = [_in_words(direction, move, names) for direction, move in zip(null.T, moves.T, strict=True)]
     conditioning = float(values[-1] / values[informed][0]) if informed.any() else np.inf
     return Report(coefficients, conditioning, list(dict.fromkeys(remarks)))
+
+
+def along(data: Trajectories, coordinate: int, count: int) -> Float[np.ndarray, "count n"]:
+    """Configurations along one coordinate, over the circle or over what was seen, the others at their medians."""
+    seen = data.q.reshape(-1, data.manifold.size)
+    points = np.tile(np.median(np.asarray(data.manifold.wrap(jnp.asarray(seen))), axis=0), (count, 1))
+    low, high = (-np.pi, np.pi) if data.manifold.circles[coordinate] else np.quantile(seen[:, coordinate], (0.01, 0.99))
+    points[:, coordinate] = np.linspace(low, high, count)
+    return points
 
 
 def damping_band(found: Identified, q: Float[np.ndarray, "N n"]) -> tuple[np.ndarray, np.ndarray]:

@@ -150,20 +150,34 @@ def fit_window(
     *,
     iterations: int = ITERATIONS,
 ) -> Explained:
-    """Damped Gauss–Newton on the state at the first sample, from the smoother's guess."""
+    """The state at the first sample that explains the window best, sought from the smoother's guess."""
     start = smoothed_ends(core, manifold, dt, y, weights)[0]
+    return improve(core, manifold, y, weights, start, u, iterations=iterations)
 
-    def improve(carry, _):
+
+def improve(
+    core: Core,
+    manifold: Manifold,
+    y: Float[Array, "K n"],
+    weights: Float[Array, " K"],
+    start: Float[Array, " twice_n"],
+    u: Past = None,
+    *,
+    iterations: int,
+) -> Explained:
+    """Damped Gauss–Newton on the state at the first sample of a window, from ``start``: never worse than that."""
+
+    def step(carry, _):
         best, damping = carry
-        step = _step_down(best.normal, best.gradient, damping)
-        proposal = explain(core, manifold, y, weights, best.start + step, u)
+        change = _step_down(best.normal, best.gradient, damping)
+        proposal = explain(core, manifold, y, weights, best.start + change, u)
         better = proposal.cost < best.cost  # False also where the proposal is not finite
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), proposal, best)
         return (best, jnp.where(better, 0.1, 10.0) * damping), None
 
     first = explain(core, manifold, y, weights, start, u)
     first = first._replace(cost=jnp.where(jnp.isfinite(first.cost), first.cost, jnp.inf))
-    (best, _), _ = jax.lax.scan(improve, (first, jnp.asarray(1e-3, y.dtype)), length=iterations)
+    (best, _), _ = jax.lax.scan(step, (first, jnp.asarray(1e-3, y.dtype)), length=iterations)
     return best
 
 

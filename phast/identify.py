@@ -25,7 +25,7 @@ from phast.derivatives import Samples
 from phast.errors import InputError
 from phast.forecaster import Core
 from phast.hamiltonian import PortHamiltonian
-from phast.horizon import fit_window
+from phast.horizon import fit_window, improve
 from phast.integrators import Timestep
 from phast.manifold import Manifold
 from phast.models import parameter_count
@@ -49,7 +49,7 @@ _NEGLIGIBLE = 0.1  # of a sum of squares in units of the noise
 
 def levenberg_marquardt(
     linearise: Callable[[Array, Any], Normal],
-    cost: Callable[[Array, Any], Array],
+    cost: Callable[[Array, Any], tuple[Array, Any]],
     move: Callable[[Any, Any, Array], Any],
     prior: Callable[[Array], Array],
     theta: Float[Array, " k"],
@@ -60,7 +60,9 @@ def levenberg_marquardt(
 ) -> tuple[Float[Array, " k"], Any, Normal]:
     """Minimise |r(θ, x)|² + |prior(θ)|² over θ and the local unknowns x that ``linearise`` eliminates.
 
-    Stops where a step gains less than ``tolerance`` of the whole, or less than residuals of unit variance can tell.
+    ``move`` says where the x go with a step of θ, and ``cost`` improves them there.
+
+    Stops where a step promises less than ``tolerance`` of the whole, or less than residuals of unit variance can tell.
     """
     prior_jacobian = jax.jit(jax.jacfwd(prior))
     damping, growth = 1e-4, 4.0
@@ -73,15 +75,15 @@ def levenberg_marquardt(
         ridge = damping * (jnp.diag(matrix) + 1e-12 * jnp.max(jnp.diag(matrix)))
         step = -jnp.linalg.solve(matrix + jnp.diag(ridge), gradient)
         promised = float(jnp.dot(step, ridge * step - gradient))
+        if promised <= max(tolerance * best, _NEGLIGIBLE):
+            break
         proposal, moved = theta + step, move(local, normal.local, step)
-        total = float(cost(proposal, moved) + jnp.sum(prior(proposal) ** 2))
+        misfit, moved = cost(proposal, moved)
+        total = float(misfit + jnp.sum(prior(proposal) ** 2))
         if np.isfinite(total) and total <= best:
-            gain, best = best - total, total
-            theta, local, growth = proposal, moved, 4.0
-            damping = max(damping * max(1.0 / 3.0, 1.0 - (2.0 * gain / max(promised, 1e-300) - 1.0) ** 3), 1e-12)
+            damping = max(damping * max(1.0 / 3.0, 1.0 - (2.0 * (best - total) / promised - 1.0) ** 3), 1e-12)
+            theta, local, growth, best = proposal, moved, 4.0, total
             normal = linearise(theta, local)
-            if gain <= max(tolerance * best, _NEGLIGIBLE):
-                break
         else:  # each failure in a row asks for more than the one before
             damping, growth = damping * growth, 2.0 * growth
             if damping > 1e8:
@@ -132,7 +134,7 @@ def match(
     @jax.jit
     def cost(theta, batches):
         each = jax.vmap(residual, (None, 0, 0, 0, 0))
-        return jnp.sum(jax.lax.map(lambda batch: jnp.sum(each(theta, *batch) ** 2), batches))
+        return jnp.sum(jax.lax.map(lambda batch: jnp.sum(each(theta, *batch) ** 2), batches)), None
 
     theta, _, _ = levenberg_marquardt(
         lambda t, _: linearise(t, batches),
@@ -184,8 +186,8 @@ def shoot(
 ) -> Identified:
     """Fit every learned coefficient of the core's system to windows of positions, their initial states eliminated.
 
-    With ``smooth``, fields are fitted twice: with a faint smoothness prior, and with the one that the evidence then
-    prefers. Data without noise need none.
+    With ``smooth``, fields are fitted again with the smoothness that the evidence prefers, until it stays. Data without
+    noise need next to none.
     """
     theta, rebuild = coefficients_of(core.system)
     batches = _in_chunks((windows.q, None if windows.u is None else windows.u[:, :-1]), min(chunk, len(windows)))
@@ -193,9 +195,11 @@ def shoot(
     problem = _Shooting(core, rebuild, windows.manifold, noise)
 
     def run(theta, states, weights):
-        return levenberg_marquardt(
-            lambda t, x: problem.linearise(t, (x, *batches)),
-            lambda t, x: problem.cost(t, (x, *batches)),
+        kept, states = problem.explained(theta, states, batches)
+        count = int(kept.sum()) * windows.length * windows.manifold.size
+        return count, *levenberg_marquardt(
+            lambda t, x: problem.linearise(t, (x, *batches, kept)),
+            lambda t, x: problem.cost(t, (x, *batches, kept)),
             _follow,
             lambda t: roughness(rebuild(t), jnp.asarray(weights)),
             theta,
@@ -204,17 +208,13 @@ def shoot(
             tolerance=0.1 / count,
         )
 
-    count = batches[0].size
-    weights = np.full(_directions(core.system), _WEIGHTS[0])
-    theta, states, normal = run(theta, states, weights)
-    if smooth and weights.size:
-        preferred = choose_smoothness(normal, theta, rebuild, count)
-        affordable = 1.01 * float(normal.cost) + 4.0 * theta.size * _excess(normal, count)
-        for smaller in (1.0, 0.1, 0.01):  # the evidence is local: a choice that costs far more than it promised is not
-            tried = run(theta, states, smaller * preferred)
-            if float(tried[2].cost) <= affordable:
-                (theta, states, normal), weights = tried, smaller * preferred
-                break
+    weights = np.full(_directions(core.system), 1.0 if smooth else _WEIGHTS[0])
+    count, theta, states, normal = run(theta, states, weights)
+    for _ in range(_ROUNDS if smooth and weights.size else 0):  # the evidence is local: ask again where it led
+        previous, weights = weights, choose_smoothness(normal, theta, rebuild, count)
+        count, theta, states, normal = run(theta, states, weights)
+        if np.allclose(weights, previous, rtol=0.1):
+            break
     jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.asarray(weights)))(theta)
     excess = _excess(normal, count)
     covariance = excess * np.linalg.pinv(np.asarray(normal.matrix + jacobian.T @ jacobian), hermitian=True)
@@ -234,6 +234,9 @@ class _Shooting:
     add to it is B = h ½(I + A) ∂f/∂θ at its middle (variation of constants, right to second order in h, which is enough
     for the slope of a least-squares problem), and S⁺ = A S + B carries ∂x/∂θ through the window. The field f has few
     components and many coefficients, so ∂f/∂θ is taken in reverse mode, for all substeps at once.
+
+    States are settled in their own windows after every step of the coefficients. Windows that no state near the first
+    guess explains (``kept`` = 0) are left out.
     """
 
     def __init__(self, core: Core, rebuild: Callable[[Array], PortHamiltonian], manifold: Manifold, noise: float):
@@ -259,7 +262,7 @@ class _Shooting:
         def misfit(path, y):
             return manifold.difference(path[::substeps, :n], y).reshape(-1) / noise
 
-        def eliminate(theta, x, y, u):
+        def eliminate(theta, x, y, u, kept):
             path, u = trace(theta, x, y, u)
             along = (None, 0, None if u is None else 0)
             by_state = jax.vmap(jax.jacfwd(advance, argnums=1), along)(theta, path[:-1], u)
@@ -275,24 +278,42 @@ class _Shooting:
             normal = (by_x * scale).T @ (by_x * scale)
             inverse = jnp.linalg.inv(normal + 1e-12 * jnp.eye(2 * n)) * jnp.outer(scale, scale)
             x_from_r, x_from_theta = inverse @ (by_x.T @ r), inverse @ (by_x.T @ by_theta)
-            return by_theta - by_x @ x_from_theta, r - by_x @ x_from_r, r @ r, (x_from_r, x_from_theta)
+            rest, r = kept * (by_theta - by_x @ x_from_theta), kept * r
+            return rest, r - kept * (by_x @ x_from_r), r @ r, (kept * x_from_r, kept * x_from_theta)
 
         def linearise(theta, batches):
             def add(total, batch):
-                rest, r, cost, local = jax.vmap(eliminate, (None, 0, 0, 0))(theta, *batch)
+                rest, r, cost, local = jax.vmap(eliminate, (None, 0, 0, 0, 0))(theta, *batch)
                 rest, r = rest.reshape(-1, theta.size), r.reshape(-1)
                 return (total[0] + rest.T @ rest, total[1] + rest.T @ r, total[2] + cost.sum()), local
 
             total, local = jax.lax.scan(add, _nothing(theta.size), batches)
             return Normal(*total, local)
 
+        def settle(theta, x, y, u, iterations):
+            """The state near x that explains the window best, and how well."""
+            model = Core(rebuild(theta), core.transition)
+            found = improve(model, manifold, y, jnp.ones(y.shape[0]), x, u, iterations=iterations)
+            return found.misfit / noise**2, found.start
+
         def cost(theta, batches):
-            def one(x, y, u):
-                return jnp.sum(misfit(trace(theta, x, y, u)[0], y) ** 2)
+            def one(x, y, u, kept):
+                misfit, x = settle(theta, x, y, u, 2)
+                return jnp.where(kept > 0, misfit, 0.0), x
 
-            return jnp.sum(jax.lax.map(lambda batch: jnp.sum(jax.vmap(one)(*batch)), batches))
+            misfits, states = jax.lax.map(lambda batch: jax.vmap(one)(*batch), batches)
+            return jnp.sum(misfits), states
 
-        self.linearise, self.cost = jax.jit(linearise), jax.jit(cost)
+        def explained(theta, states, batches):
+            one = jax.vmap(lambda x, y, u: settle(theta, x, y, u, 6))
+            misfits, states = jax.lax.map(lambda batch: one(*batch), (states, *batches))
+            usual = jnp.nanmedian(misfits)
+            return (misfits <= _OUTLYING * usual + 1e-300).astype(float), states
+
+        self.linearise, self.cost, self.explained = jax.jit(linearise), jax.jit(cost), jax.jit(explained)
+
+
+_OUTLYING = 25.0  # times the median misfit: a window whose path went the other way over the top tells nothing
 
 
 @jax.jit
@@ -373,16 +394,18 @@ def choose_smoothness(
     penalties = [np.asarray(j.T @ j) for j in jax.jacfwd(parts)(theta)]
     touched = [np.flatnonzero(np.diag(penalty)) for penalty in penalties]
     shared = [np.unique(np.concatenate([b for b in touched if np.intersect1d(a, b).size])) for a in touched]
-    whisper = max(_WHISPER**2, 1e-13 * np.max(np.diag(matrix))) * np.eye(len(at))  # at least what rounding leaves
+    whisper = _WHISPER**2 * np.eye(len(at))
 
     def evidence(weights: np.ndarray, changed: int) -> float:
         """Up to terms that do not depend on the changed weight: of the prior's volume, only its own field's counts."""
         prior = np.tensordot(weights**2, penalties, axes=1) + whisper
-        posterior = scipy.linalg.cho_factor(matrix + prior, lower=True)
-        step = -scipy.linalg.cho_solve(posterior, gradient + prior @ at)
+        scale = np.sqrt(np.diag(matrix) + np.diag(prior))
+        scaled = (matrix + prior) / np.outer(scale, scale) + 1e-12 * np.eye(len(at))  # as much as rounding takes away
+        posterior = scipy.linalg.cho_factor(scaled, lower=True)
+        step = -scipy.linalg.cho_solve(posterior, (gradient + prior @ at) / scale) / scale
         fit = 2 * gradient @ step + step @ matrix @ step + (at + step) @ prior @ (at + step)
         field = np.ix_(shared[changed], shared[changed])
-        return np.linalg.slogdet(prior[field])[1] - fit - 2.0 * np.sum(np.log(np.diag(posterior[0])))
+        return np.linalg.slogdet(prior[field])[1] - fit - 2.0 * np.sum(np.log(scale * np.diag(posterior[0])))
 
     weights = np.full(len(penalties), 1.0)
     for _ in range(_SWEEPS):
@@ -393,4 +416,4 @@ def choose_smoothness(
 
 
 _WEIGHTS = tuple(10.0 ** (k / 2) for k in range(-4, 11))
-_SWEEPS = 2
+_SWEEPS, _ROUNDS = 2, 4

@@ -41,10 +41,10 @@ from phast.models import forgotten, parameter_count, row_of, true_damping
 from phast.systems import System
 
 MATCH_SAMPLES = 20_000
-SHOOT_SAMPLES = 60_000  # of one coordinate; shared between several
+SHOOT_SAMPLES = 200_000  # of one coordinate; fewer of several, where each costs more
 RESIDUALS_EACH = 60  # positions, at the least, for each coefficient
 CLEAN = 1e-6  # noise, relative to the motion, below which there is none
-WINDOW = 20
+WINDOW, ITERATIONS = 40, 12  # fewer of several coordinates
 SUBSTEPS = (1, 2, 4)  # of Runge–Kutta per sample, from which the data choose
 _ALONG = {1: (32, 64), 2: (24, 40)}  # nodes of potential and damping along each coordinate
 _ACROSS = (12, 6)  # and over each pair of them, where there are two
@@ -142,12 +142,18 @@ def sharpen(
     length = min(WINDOW, data.length)
     windows = data.windows(length, length)
     n = data.manifold.size
-    enough = max(SHOOT_SAMPLES // (length * n**2), RESIDUALS_EACH * parameter_count(system) // (length * n), 50)
+    enough = max(SHOOT_SAMPLES // (length * n**3), RESIDUALS_EACH * parameter_count(system) // (length * n), 50)
     windows = windows.subset(rng.permutation(len(windows))[:enough])
     least = max(CLEAN * float(np.std(windows.q)), 1e-12)
     transition = sharpest(system, windows.subset(slice(0, 100)), tolerance=max(0.1 * noise, least))
     on_stage("shooting over windows")
-    identified = shoot(Core(system, transition), windows, noise=max(noise, least), smooth=noise > least)
+    identified = shoot(
+        Core(system, transition),
+        windows,
+        noise=max(noise, least),
+        smooth=noise > least,
+        iterations=max(ITERATIONS // n, 4),
+    )
     if not np.isfinite(identified.rms):
         raise FloatingPointError("the fit diverged: check the units and dt, or give a template and a damping law")
     transition = passive_transition(data.dt) if passive else transition
