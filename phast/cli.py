@@ -428,6 +428,7 @@ def identify(
             [[f"{row['at']:.3f}", *(figure(x) for x in list(row.values())[1:])] for row in fields[name]],
         )
     print(f"\nconditioning of the information: {told.conditioning:.1e}")
+    print(f"anchor: {told.anchor}")
     for remark in told.remarks:
         print(f"note: {remark}")
     if not told.remarks:
@@ -447,6 +448,7 @@ def identify(
             "coefficients": [c._asdict() for c in told.coefficients],
             "conditioning": told.conditioning,
             "remarks": told.remarks,
+            "anchor": told.anchor,
             "fields": fields,
         },
     )

@@ -18,6 +18,7 @@ from phast.components.potential import gradient
 from phast.datasets import Trajectories
 from phast.hamiltonian import PortHamiltonian
 from phast.identify import Identified, coefficients_of
+from phast.models import parameter_count
 
 _NO_INFORMATION = 1e-9  # of the largest eigenvalue of the scaled information matrix
 
@@ -37,6 +38,7 @@ class Report(NamedTuple):
     coefficients: list[Coefficient]
     conditioning: float
     remarks: list[str]
+    anchor: str
 
 
 def report(found: Identified) -> Report:
@@ -64,7 +66,15 @@ def report(found: Identified) -> Report:
     ]
     remarks = [_in_words(direction, move, names) for direction, move in zip(null.T, moves.T, strict=True)]
     conditioning = float(values[-1] / values[informed][0]) if informed.any() else np.inf
-    return Report(coefficients, conditioning, list(dict.fromkeys(remarks)))
+    return Report(coefficients, conditioning, list(dict.fromkeys(remarks)), _anchor(found.system))
+
+
+def _anchor(system: PortHamiltonian) -> str:
+    """What fixes the scale that potential, mass and damping share: multiplying all three changes no trajectory."""
+    for name in ("mass", "potential", "damping"):
+        if parameter_count(getattr(system, name)) == 0:
+            return f"the {name} is given: that fixes the scale which potential, mass and damping share"
+    return "nothing is given whole: the scale that potential, mass and damping share may be open"
 
 
 def along(data: Trajectories, coordinate: int, count: int) -> Float[np.ndarray, "count n"]:

@@ -25,7 +25,7 @@ from phast.manifold import Manifold
 from phast.observers import AbstractCanonicalizer, AbstractObserver
 
 Inputs = Float[Array, "T inputs"] | None
-Past = Float[Array, "K-1 inputs"] | None  # what acted between the samples of a context
+Past = Float[Array, "before inputs"] | None  # what acted between the samples of a context
 
 
 class AbstractForecaster(eqx.Module):
@@ -86,7 +86,7 @@ def roll_out(
     contexts: Float[Array, "B K n"],
     horizon: int,
     u: Float[Array, "B H inputs"] | None = None,
-    past: Float[Array, "B K-1 inputs"] | None = None,
+    past: Float[Array, "B before inputs"] | None = None,
 ) -> Float[Array, "B H n"]:
     """:func:`autoregressive` or :func:`takeover` forecasts of many trajectories, shared out over the cores."""
     return shared_out(functools.partial(_roll_out, rollout, model, horizon), contexts, u, past)

@@ -207,7 +207,7 @@ def _final_positions(
     return jax.vmap(one)(q, None if windows.u is None else jnp.asarray(windows.u)[:, :-1])
 
 
-def passive_transition(dt: float, substeps: int = 2) -> Transition:
+def passive_transition(dt: float, substeps: int = 8) -> Transition:
     """Energy never rises along an unforced rollout: at any step size, for any parameters."""
     return Transition(DiscreteGradient(), ExactDamping(), Timestep(dt, substeps))
 

@@ -23,7 +23,7 @@ from phast.sharp import passive_transition, sharpen, sharpest
 from phast.systems import system
 from phast.training import Batch, HorizonLoss, Settings, fit
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
 ANGLE, DT = Manifold.parse("theta:angle"), 0.05
 STEP = RungeKutta(Timestep(DT, 2))
