@@ -161,8 +161,8 @@ def demo(
         enable_float64()
     begun = time.perf_counter()
     print("Windy Pendulum: 1000 trajectories of 200 positions; velocities are never shown to the model.")
-    with _progress(f"fitting {model}", seeds=1) as on_epoch:
-        result = run(output, model_name=model, preset_name=preset, on_epoch=on_epoch)
+    with _training(f"fitting {model}", preset, seeds=1) as told:
+        result = run(output, model_name=model, preset_name=preset, **told)
     metrics = result["record"]["metrics"]
     print(
         f"\nForecast of {HORIZON} steps open loop from {CONTEXT} positions, 200 test trajectories (mean squared error):"
@@ -522,7 +522,7 @@ def evaluate(
     settings = None if epochs is None else Settings(epochs=epochs)
     records = []
     for each in names:
-        with _progress(f"{each} on {name}", seeds=seeds, epochs=epochs or Settings().epochs) as on_epoch:
+        with _training(f"{each} on {name}", preset, seeds=seeds, epochs=epochs or Settings().epochs) as told:
             outcomes = run_seeds(
                 chosen,
                 each,
@@ -530,7 +530,7 @@ def evaluate(
                 seeds=range(seeds),
                 noise=noise,
                 settings=settings,
-                on_epoch=on_epoch,
+                **told,
             )
         records += [outcome.record for outcome in outcomes]
         _write_json(json_file, records)
@@ -568,7 +568,7 @@ def reproduce(
     for wanted in tables:
         records = []
         for name, model, noise in itertools.product(wanted.systems, wanted.models, wanted.noise):
-            with _progress(f"{model} on {name}", seeds=wanted.seeds) as on_epoch:
+            with _training(f"{model} on {name}", wanted.preset, seeds=wanted.seeds) as told:
                 records += run_missing(
                     results,
                     system(name),
@@ -576,7 +576,7 @@ def reproduce(
                     preset_name=wanted.preset,
                     seeds=range(wanted.seeds),
                     noise=noise,
-                    on_epoch=on_epoch,
+                    **told,
                 )
         rows = compare(records, wanted.metrics)
         print(f"\n{wanted.title}\n")
@@ -772,6 +772,19 @@ def _print_table(header: list[str], rows: list[list[str]]) -> None:
 def _write_json(path: Path | None, content: Any) -> None:
     if path is not None:
         write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+@contextmanager
+def _training(title: str, preset: str, *, seeds: int, epochs: int = 50) -> "Iterator[dict[str, Callable]]":
+    """What a preset tells of its progress, shown: epochs in a bar, or stages by name."""
+    from phast.suite import preset as preset_named
+
+    if preset_named(preset).has_epochs:
+        with _progress(title, seeds=seeds, epochs=epochs) as on_epoch:
+            yield {"on_epoch": on_epoch}
+    else:
+        with _stages(title) as on_stage:
+            yield {"on_stage": on_stage}
 
 
 @contextmanager

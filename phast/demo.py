@@ -23,11 +23,18 @@ CONTEXT, HORIZON = 10, 100
 _ANGLES = np.array([0.0, 0.25, 0.5, 0.75, 1.0]) * np.pi
 
 
-def run(folder: Path, *, model_name: str, preset_name: str, on_epoch: Callable[[int, History], None]) -> dict[str, Any]:
+def run(
+    folder: Path,
+    *,
+    model_name: str,
+    preset_name: str,
+    on_epoch: Callable[[int, History], None] = lambda seed, history: None,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> dict[str, Any]:
     """Fit Windy Pendulum; model and figures go into ``folder``, the record and d(θ) at a few angles come back."""
     windy = system("pendulum-windy")
     data = benchmark_split(windy)
-    outcome = run_seeds(windy, model_name, preset_name=preset_name, data=data, on_epoch=on_epoch)[0]
+    outcome = run_seeds(windy, model_name, preset_name=preset_name, data=data, on_epoch=on_epoch, on_stage=on_stage)[0]
     model = outcome.model
     save(model, folder / "model.phast", system=windy.name, model=model_name, record=outcome.record)
     example = _typical(model, data)

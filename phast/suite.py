@@ -35,6 +35,7 @@ from phast.training import AbstractLoss, Batch, History, NextStepLoss, Settings,
 
 Record = dict[str, Any]
 OnEpoch = Callable[[int, History], None]
+OnStage = Callable[[str], None]
 
 
 class Trained(NamedTuple):
@@ -50,13 +51,19 @@ class AbstractPreset(eqx.Module):
     """A way to train named models on a system's data."""
 
     needs_float64: eqx.AbstractVar[bool]
-    side_by_side: eqx.AbstractVar[bool]  # whether several seeds gain by running together
+    has_epochs: eqx.AbstractVar[bool]  # then several seeds train side by side
 
     @abstractmethod
     def train(
-        self, system: System, model_name: str, data: Split, seeds: Sequence[int], on_epoch: OnEpoch
+        self,
+        system: System,
+        model_name: str,
+        data: Split,
+        seeds: Sequence[int],
+        on_epoch: OnEpoch,
+        on_stage: OnStage,
     ) -> list[Trained]:
-        """One trained model per seed."""
+        """One trained model per seed; progress is told by epochs or by stages, whichever there are."""
 
 
 class GradientPreset(AbstractPreset):
@@ -65,9 +72,9 @@ class GradientPreset(AbstractPreset):
     settings: Settings
     loss: AbstractLoss
     needs_float64: bool = False
-    side_by_side: bool = True
+    has_epochs: bool = True
 
-    def train(self, system, model_name, data, seeds, on_epoch):
+    def train(self, system, model_name, data, seeds, on_epoch, on_stage):
         train, validation = as_batch(data.train), as_batch(data.validation)
         start = time.perf_counter()
         models = [model_builder(model_name)(system, key=jax.random.key(seed)) for seed in seeds]
@@ -95,13 +102,18 @@ class SharpPreset(AbstractPreset):
     """Second-order identification and a model-aware observer (:mod:`phast.sharp`); a seed draws the samples used."""
 
     needs_float64: bool = True
-    side_by_side: bool = False
+    has_epochs: bool = False
 
-    def train(self, system, model_name, data, seeds, on_epoch):
+    def train(self, system, model_name, data, seeds, on_epoch, on_stage):
         compose, trained = composition(model_name), []
         for seed in seeds:
             begun = time.perf_counter()
-            found = sharpen(compose(system, data.train), data.train, seed=seed)
+            found = sharpen(
+                compose(system, data.train),
+                data.train,
+                seed=seed,
+                on_stage=lambda stage, seed=seed: on_stage(f"seed {seed}, {stage}"),
+            )
             trained.append(Trained(found.model, 0, 0.0, time.perf_counter() - begun))
         return trained
 
@@ -143,6 +155,7 @@ def run_seeds(
     settings: Settings | None = None,
     data: Split | None = None,
     on_epoch: OnEpoch = lambda seed, history: None,
+    on_stage: OnStage = lambda stage: None,
 ) -> list[Outcome]:
     """Train and evaluate ``model_name`` on the benchmark data of ``system``, once per seed.
 
@@ -157,7 +170,7 @@ def run_seeds(
     model_builder(model_name)
     data = benchmark_split(system) if data is None else data
     seen = Split(_noisy(data.train, noise, 0), _noisy(data.validation, noise, 1), data.test)
-    trained = chosen.train(system, model_name, seen, seeds, on_epoch)
+    trained = chosen.train(system, model_name, seen, seeds, on_epoch, on_stage)
 
     truth = system.dynamics if isinstance(system.dynamics, PortHamiltonian) else None
     outcomes = []
@@ -200,13 +213,22 @@ def run_missing(
     seeds: Sequence[int],
     noise: float = 0.0,
     on_epoch: OnEpoch = lambda seed, history: None,
+    on_stage: OnStage = lambda stage: None,
 ) -> list[Record]:
     """The records of these runs: read where they exist, run and written where they do not."""
     paths = {seed: record_path(folder, system.name, model_name, preset_name, seed, noise) for seed in seeds}
     missing = [seed for seed, path in paths.items() if not path.exists()]
-    together = [missing] if preset(preset_name).side_by_side else [[seed] for seed in missing]
+    together = [missing] if preset(preset_name).has_epochs else [[seed] for seed in missing]
     for group in filter(None, together):
-        outcomes = run_seeds(system, model_name, preset_name=preset_name, seeds=group, noise=noise, on_epoch=on_epoch)
+        outcomes = run_seeds(
+            system,
+            model_name,
+            preset_name=preset_name,
+            seeds=group,
+            noise=noise,
+            on_epoch=on_epoch,
+            on_stage=on_stage,
+        )
         for seed, outcome in zip(group, outcomes, strict=True):
             write_record(paths[seed], outcome.record)
     return [read_record(path) for path in paths.values()]
