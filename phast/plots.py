@@ -119,7 +119,8 @@ def noise_levels(curves: Mapping[str, Mapping[float, float]]) -> Figure:
     figure, ax = plt.subplots(figsize=(7, 4))
     levels = sorted({noise for curve in curves.values() for noise in curve})
     for colour, (label, curve) in zip(COLOURS, curves.items(), strict=False):
-        ax.semilogy(range(len(levels)), [curve[noise] for noise in levels], "o-", color=colour, label=label)
+        style = {"color": "black", "linestyle": "--"} if label.startswith("floor") else {"color": colour, "marker": "o"}
+        ax.semilogy(range(len(levels)), [curve[noise] for noise in levels], label=label, **style)
     ax.set_xticks(range(len(levels)), [f"{noise:g}" for noise in levels])
     ax.set(xlabel="noise on positions (rad)", ylabel="median squared error over 100 steps")
     ax.set_title("Learned and forecast under noise")

@@ -180,7 +180,10 @@ def test_strang_splitting_has_second_order_with_exact_damping_and_first_without(
 
 @pytest.mark.parametrize("name", ["pendulum", "chain", "cart-pole"])
 def test_runge_kutta_has_fourth_order_with_damping_and_input(name):
+    """Where the damping is smooth: pushed, the cart-pole would swing through the kink of |sin θ|."""
     system = SYSTEMS[name]()
+    if name == "cart-pole":
+        system = dataclasses.replace(system, damping=ConstantDamping((0.3, 0.5)))
     q, p = start(name)
     u = jnp.array([0.7] if name == "cart-pole" else [0.7, -0.4][: q.shape[0]])
     slope = measured_order(
