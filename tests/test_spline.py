@@ -69,7 +69,7 @@ def test_roughness_vanishes_for_what_it_should_not_mind():
 
 
 def test_three_coordinates_are_refused_with_the_way_out():
-    with pytest.raises(InputError, match="use a neural field"):
+    with pytest.raises(InputError, match="add up grids over fewer"):
         Grid(Manifold.parse("x", "y", "z"), (4, 4, 4), (0.0,) * 3, (1.0,) * 3)
 
 
