@@ -127,19 +127,21 @@ class Trajectories:
 
 
 def refuse_turns(q: Float[np.ndarray, "N T n"], manifold: Manifold) -> None:
-    """An angle that was declared a line jumps by 2π where it wraps: no motion, and nothing to learn from."""
+    """An angle that was declared a line jumps by 2π where it wraps: no motion, and nothing to learn from.
+
+    A turn is a step of about 2π between steps that are small.
+    """
     steps = np.abs(np.diff(q, axis=1))
-    for i, (name, circle) in enumerate(zip(manifold.names, manifold.circles, strict=True)):
-        if circle or steps.size == 0:
-            continue
-        usual = np.quantile(steps[..., i], 0.8)
-        jumps = np.argwhere((np.abs(steps[..., i] - 2 * np.pi) < 0.5) & (steps[..., i] > 10.0 * usual))
-        if len(jumps):
-            trajectory, step = jumps[0]
-            raise InputError(
-                f"'{name}' jumps by {steps[trajectory, step, i]:.3g} between samples {step} and {step + 1} of "
-                f"trajectory {trajectory}, a turn of an angle: declare it as '{name}:angle'"
-            )
+    beside = np.pad(steps, ((0, 0), (1, 1), (0, 0)))
+    small = np.maximum(beside[:, :-2], beside[:, 2:]) < 1.0
+    turns = np.argwhere((np.abs(steps - 2 * np.pi) < 0.5) & small & ~np.asarray(manifold.circles))
+    if len(turns):
+        trajectory, step, i = turns[0]
+        name = manifold.names[i]
+        raise InputError(
+            f"'{name}' jumps by {steps[trajectory, step, i]:.3g} between samples {step} and {step + 1} of trajectory "
+            f"{trajectory}, a turn of an angle: declare it as '{name}:angle'"
+        )
 
 
 def _floats(data: ArrayLike, name: str) -> np.ndarray:

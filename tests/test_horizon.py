@@ -12,7 +12,7 @@ from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import CartPoleMass, ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, Scaled
-from phast.datasets import Trajectories, simulate
+from phast.datasets import Trajectories, refuse_turns, simulate
 from phast.errors import InputError
 from phast.forecaster import Core
 from phast.hamiltonian import PortHamiltonian
@@ -244,3 +244,11 @@ def test_a_bound_on_the_damping_is_chosen_by_rollouts(monkeypatch):
     )  # fmt: skip
     assert tried == ["damping bound 0.01", "damping bound 1.0"]
     assert found.core.system.damping.bound == 0.5  # each of two directions: the drag of 0.5 needs more than 0.01
+
+
+def test_what_moves_by_two_pi_at_a_time_is_no_angle():
+    """A crash of the prey by six a sample, between steps of four and five, is motion."""
+    fast = np.cumsum([0.0, 1.0, 2.5, 4.0, 6.2, 5.0, 3.0, 1.0])[None, :, None]
+    refuse_turns(fast, Manifold.parse("prey"))
+    with pytest.raises(InputError, match="'prey:angle'"):
+        refuse_turns(np.cumsum([0.0, 0.3, 0.3, -6.0, 0.3, 0.3])[None, :, None], Manifold.parse("prey"))
