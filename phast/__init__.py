@@ -15,9 +15,12 @@ Data flows down this list, and a module imports only from modules above it::
     findings, adaptation,
     sharp                       fitting to second order, and how sure it is
     flow                        forecasts by a plain vector field
-    metrics, suite, studies     judging, records, what decides
-    api, plots, tables, peers   what a user calls; figures; the paper's numbers; other tools
-    demo, bench, cli            the main job; measurements; the command line
+    metrics, runs, suite,
+    studies                     judging, records, many of them, what decides
+    api, plots, tables,
+    catalogue, peers            what a user calls; figures; the paper's numbers; other tools
+    gallery, demo, bench,
+    console, research, cli      the paper's figures; the main job; measurements; the command line
 
 Names are imported when they are first used, so ``import phast`` is cheap.
 """
@@ -55,14 +58,19 @@ MODULES = (
     "baselines.regression",
     "baselines.neural",
     "metrics",
+    "runs",
     "suite",
     "studies",
     "api",
     "plots",
     "tables",
+    "catalogue",
     "peers",
+    "gallery",
     "demo",
     "bench",
+    "console",
+    "research",
     "cli",
 )
 

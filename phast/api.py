@@ -35,8 +35,8 @@ from phast.forecaster import (
 )
 from phast.hamiltonian import PortHamiltonian
 from phast.horizon import ModelAware, StateEstimate
+from phast.runs import as_batch
 from phast.sharp import check_motion, partial_system, sharpen, unknown_system
-from phast.suite import as_batch
 from phast.training import AbstractLoss, History, NextStepLoss, Settings, fit
 
 Regime = Literal["known", "partial", "unknown"]

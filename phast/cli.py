@@ -1,23 +1,20 @@
 """The command line. Heavy imports wait until a command needs them, so that ``phast --help`` answers at once."""
 
-import itertools
-import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from phast import research
+from phast.console import Float64, JsonFile, print_table, progress, stages, training, write_json
 from phast.errors import InputError
-from phast.files import cache_directory, write_atomically
+from phast.files import cache_directory
 
 if TYPE_CHECKING:
     from phast.components.potential import AbstractPotential
-    from phast.training import History
 
 app = typer.Typer(
     name="phast",
@@ -26,9 +23,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to FILE.")]
-Float64 = Annotated[bool, typer.Option("--float64", help="Compute in double precision.")]
 
 
 def main() -> None:
@@ -73,7 +67,7 @@ def systems(json_file: JsonFile = None) -> None:
         }
         for s in SYSTEMS.values()
     ]
-    _print_table(
+    print_table(
         ["system", "domain", "coordinates", "regime", "dt", "benchmark"],
         [
             [
@@ -87,7 +81,7 @@ def systems(json_file: JsonFile = None) -> None:
             for r in rows
         ],
     )
-    _write_json(json_file, rows)
+    write_json(json_file, rows)
 
 
 @app.command()
@@ -110,10 +104,10 @@ def models(
         }
         for name, build in MODELS.items()
     ]
-    _print_table(
+    print_table(
         ["model", f"parameters ({on})", "what"], [[r["name"], f"{r['parameters']:,}", r["about"]] for r in rows]
     )
-    _write_json(json_file, rows)
+    write_json(json_file, rows)
 
 
 @app.command()
@@ -153,7 +147,7 @@ def demo(
     from phast.api import enable_float64
     from phast.demo import CONTEXT, HORIZON, run
     from phast.models import model_builder
-    from phast.suite import preset as preset_named
+    from phast.runs import preset as preset_named
     from phast.tables import figure
 
     model_builder(model)
@@ -161,13 +155,13 @@ def demo(
         enable_float64()
     begun = time.perf_counter()
     print("Windy Pendulum: 1000 trajectories of 200 positions; velocities are never shown to the model.")
-    with _training(f"fitting {model}", preset, seeds=1) as told:
-        result = run(output, model_name=model, preset_name=preset, **told)
+    with training(f"fitting {model}", preset, seeds=1) as watch:
+        result = run(output, model_name=model, preset_name=preset, watch=watch)
     metrics = result["record"]["metrics"]
     print(
         f"\nForecast of {HORIZON} steps open loop from {CONTEXT} positions, 200 test trajectories (mean squared error):"
     )
-    _print_table(
+    print_table(
         ["", "mean", "median"],
         [
             [mode, figure(metrics[f"{key}_h{HORIZON}"]), figure(metrics[f"{key}_h{HORIZON}_median"])]
@@ -178,14 +172,14 @@ def demo(
         ],
     )
     print("\nDamping d(θ), learned beside the truth:")
-    _print_table(
+    print_table(
         ["θ", "true", "learned"], [[f"{a / 3.14159265:.2f} π", f"{t:.3f}", f"{d:.3f}"] for a, t, d in result["damping"]]
     )
     print(
         f"R² of d(θ) over the test set: {metrics['damping_r2']:.5g}   mean absolute error: {metrics['damping_mae']:.2g}"
     )
     print(f"\nModel and figures (rollout, phase, damping, energy): {output}/   [{time.perf_counter() - begun:.0f} s]")
-    _write_json(json_file, [result["record"]])
+    write_json(json_file, [result["record"]])
 
 
 @app.command()
@@ -225,8 +219,8 @@ def fit(
     from phast.checkpoint import save
     from phast.datasets import benchmark_split, load_trajectories
     from phast.models import model_builder, parameter_count
+    from phast.runs import PRESETS, as_batch
     from phast.sharp import composition, sharpen
-    from phast.suite import PRESETS, as_batch
     from phast.systems import SYSTEMS, system
     from phast.training import fit
 
@@ -248,12 +242,12 @@ def fit(
     if source not in SYSTEMS and positions is None:
         raise InputError("a file needs --positions, its position columns, e.g. --positions 'x,theta:angle'")
     if source in SYSTEMS and preset == "sharp":
-        with _stages(f"fitting {source}") as on_stage:
+        with stages(f"fitting {source}") as on_stage:
             data = benchmark_split(system(source)).train
             start = composition(model)(system(source), data)
             fitted = sharpen(start, data, seed=seed, passive=passive, on_stage=on_stage).model
     elif source in SYSTEMS:
-        with _progress(f"fitting {source}", seeds=1, epochs=settings.epochs) as on_epoch:
+        with progress(f"fitting {source}", seeds=1, epochs=settings.epochs) as on_epoch:
             data = benchmark_split(system(source))
             fitted, _ = fit(
                 model_builder(model)(system(source), key=jax.random.key(seed)),
@@ -269,12 +263,12 @@ def fit(
         trajectories = load_trajectories(Path(source), coordinates=positions.split(","), dt=dt)
         template = None if potential is None else _template(potential)
         if preset == "sharp":
-            with _stages(f"fitting {source}") as on_stage:
+            with stages(f"fitting {source}") as on_stage:
                 fitted = learn(
                     trajectories, regime=regime, potential=template, passive=passive, seed=seed, on_stage=on_stage
                 )
         else:
-            with _progress(f"fitting {source}", seeds=1, epochs=settings.epochs) as on_epoch:
+            with progress(f"fitting {source}", seeds=1, epochs=settings.epochs) as on_epoch:
                 fitted = learn(
                     trajectories,
                     regime=regime,
@@ -352,7 +346,7 @@ def forecast(
 
         shown = data.q[0, : context + horizon]
         save_figure(rollout(shown, {mode: future[0]}, dt=data.dt, names=data.manifold.names, context=context), plot)
-    _write_json(json_file, summary)
+    write_json(json_file, summary)
 
 
 @app.command()
@@ -397,7 +391,7 @@ def identify(
         start = (
             unknown_system(data) if potential is None else partial_system(data, _template(potential), ConstantMass(1.0))
         )
-    with _stages(f"identifying {source}") as on_stage:
+    with stages(f"identifying {source}") as on_stage:
         found = sharpen(start, data, seed=seed, on_stage=on_stage)
     told = report(found.identified)
     print(f"{len(data)} trajectories of {data.length} positions; noise on a position about {figure(found.noise)}")
@@ -406,7 +400,7 @@ def identify(
         [c.name, figure(c.value), figure(c.deviation), "yes" if c.identifiable else "NOT IDENTIFIABLE"]
         for c in told.coefficients
     ]
-    _print_table(["coefficient", "value", "± (1σ)", "identifiable"], rows)
+    print_table(["coefficient", "value", "± (1σ)", "identifiable"], rows)
     fields = {}
     for i, name in enumerate(data.manifold.names):
         points = along(data, i, 9)
@@ -423,7 +417,7 @@ def identify(
         ]
         others = " (the other coordinates at their medians)" if data.manifold.size > 1 else ""
         print(f"\nAlong {name}{others}:")
-        _print_table(
+        print_table(
             [name, "force -∂V/∂q", "± (1σ)", "damping d", "± (1σ)"],
             [[f"{row['at']:.3f}", *(figure(x) for x in list(row.values())[1:])] for row in fields[name]],
         )
@@ -439,7 +433,7 @@ def identify(
         fine = along(data, 0, 201)
         curve, width = damping_band(found.identified, fine)
         save_figure(damping_band_figure(fine[:, 0], curve[:, 0], width[:, 0], name=data.manifold.names[0]), plot)
-    _write_json(
+    write_json(
         json_file,
         {
             "source": source,
@@ -489,201 +483,10 @@ def filter_command(
     print(f"rms surprise per measurement: {figure(rms)}   states: {output}")
 
 
-@app.command()
-def evaluate(
-    name: Annotated[str, typer.Argument(metavar="SYSTEM")],
-    model: Annotated[
-        str, typer.Option(help="Model names, separated by commas.")
-    ] = "phast-known,phast-partial,phast-unknown",
-    preset: Annotated[str, typer.Option(help="How to train.")] = "paper",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 1,
-    noise: Annotated[float, typer.Option(min=0.0, help="Noise on training data and contexts.")] = 0.0,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Fewer epochs than the preset's, for a quick look.")] = None,
-    float64: Float64 = False,
-    json_file: JsonFile = None,
-) -> None:
-    """Train and judge models on a system by the paper's protocol, beside the published numbers."""
-    from phast.api import enable_float64
-    from phast.models import model_builder
-    from phast.suite import preset as preset_named
-    from phast.suite import run_seeds
-    from phast.systems import system
-    from phast.training import Settings
+# --- research --------------------------------------------------------------------------------------------------------
 
-    way = preset_named(preset)
-    if float64 or way.needs_float64:
-        enable_float64()
-    chosen = system(name)
-    names = [part.strip() for part in model.split(",") if part.strip()]
-    if not names:
-        raise InputError("--model names no model: `phast models` lists all")
-    for each in names:
-        model_builder(each)
-    settings = None if epochs is None else Settings(epochs=epochs)
-    records = []
-    for each in names:
-        with _training(f"{each} on {name}", preset, seeds=seeds, epochs=epochs or Settings().epochs) as told:
-            outcomes = run_seeds(
-                chosen,
-                each,
-                preset_name=preset,
-                seeds=range(seeds),
-                noise=noise,
-                settings=settings,
-                **told,
-            )
-        records += [outcome.record for outcome in outcomes]
-        _write_json(json_file, records)
-    _print_comparison(records, chosen)
-
-
-@app.command()
-def reproduce(
-    table: Annotated[list[str] | None, typer.Argument(help="Tables to make; see --list.")] = None,
-    list_tables: Annotated[bool, typer.Option("--list", help="Name the tables.")] = False,
-    results: Annotated[Path, typer.Option(help="Folder of records; missing runs are added to it.")] = Path("results"),
-    markdown: Annotated[bool, typer.Option(help="Print Markdown.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="For a study: draw its figure into this file.")] = None,
-) -> None:
-    """Make a table or a study from the records in ``results``, running only what is missing."""
-    from phast.api import enable_float64
-    from phast.suite import preset, run_missing
-    from phast.systems import system
-    from phast.tables import TABLES, cells, compare, paper_table
-    from phast.tables import markdown as as_markdown
-
-    if list_tables or not table:
-        studies = [[name, (study.__doc__ or "").strip().splitlines()[0]] for name, study in _STUDIES.items()]
-        _print_table(["table", "what"], [[t.name, t.title] for t in TABLES.values()] + studies)
-        return
-    if table[0] in _STUDIES and len(table) == 1:
-        _STUDIES[table[0]](results, plot)
-        return
-    tables = [paper_table(name) for name in table]
-    precisions = {preset(wanted.preset).needs_float64 for wanted in tables}
-    if len(precisions) > 1:
-        raise InputError("these tables compute in different precisions: make the sharp ones in a command of their own")
-    if True in precisions:
-        enable_float64()
-    for wanted in tables:
-        records = []
-        for name, model, noise in itertools.product(wanted.systems, wanted.models, wanted.noise):
-            with _training(f"{model} on {name}", wanted.preset, seeds=wanted.seeds) as told:
-                records += run_missing(
-                    results,
-                    system(name),
-                    model,
-                    preset_name=wanted.preset,
-                    seeds=range(wanted.seeds),
-                    noise=noise,
-                    **told,
-                )
-        rows = compare(records, wanted.metrics)
-        print(f"\n{wanted.title}\n")
-        if markdown:
-            print(as_markdown(rows))
-        else:
-            heading, *body = cells(rows)
-            _print_table(heading, body)
-
-
-def _velocity_study(results: Path, plot: Path | None) -> None:
-    """The true physics from four estimates of the velocity: how its error grows"""
-    from phast.api import enable_float64
-
-    enable_float64()
-    from phast.plots import error_growth, save_figure
-    from phast.studies import velocity_study
-    from phast.systems import system
-    from phast.tables import figure
-
-    windy = system("pendulum-windy")
-    curves = velocity_study(windy)
-    steps = (1, 10, 50, 100)
-    rows = [[name, *(figure(float(curve[h - 1])) for h in steps)] for name, curve in curves.items()]
-    _print_table(["velocity from", *(f"step {h}" for h in steps)], rows)
-    if plot is not None:
-        save_figure(error_growth(curves, dt=windy.dt), plot)
-
-
-def _noise_study(results: Path, plot: Path | None) -> None:
-    """KNOWN under noise by FD+TCN, MAP and the moving horizon, beside the floor"""
-    from phast.api import enable_float64
-
-    enable_float64()
-    from phast.plots import noise_levels, save_figure
-    from phast.studies import LEVELS, noise_study
-    from phast.systems import system
-    from phast.tables import figure
-
-    with _stages("noise study") as on_stage:
-        records = noise_study(results, system("pendulum-windy"), on_stage=on_stage)
-    titles = {"FD+TCN": "FD+TCN", "map": "MAP smoother", "horizon": "moving horizon", "floor": "floor: true physics"}
-    curves = {
-        title: {r["noise"]: r["metrics"]["rollout_h100_median"] for r in records if r["model"] == name}
-        for name, title in titles.items()
-    }
-    rows = [[title, *(figure(curve[noise]) for noise in LEVELS)] for title, curve in curves.items()]
-    _print_table(["median rollout error", *(f"σ = {noise:g}" for noise in LEVELS)], rows)
-    if plot is not None:
-        save_figure(noise_levels(curves), plot)
-
-
-_STUDIES = {"velocity-study": _velocity_study, "noise-study": _noise_study}
-
-
-@app.command()
-def bench(
-    section: Annotated[
-        list[str] | None, typer.Argument(help="train, rollout, seeds, primitives, startup; all if left out. Or: peers.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the paper's timing figure into this file.")] = None,
-    results: Annotated[Path, typer.Option(help="peers: folder of records.")] = Path("results"),
-    system_names: Annotated[str | None, typer.Option("--system", help="peers: systems, separated by commas.")] = None,
-    model: Annotated[str | None, typer.Option(help="peers: tools, separated by commas.")] = None,
-    noise: Annotated[str | None, typer.Option(help="peers: noise levels, separated by commas.")] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Measure speed, as ratios to a plain PyTorch implementation in the same run (extra: bench).
-
-    ``phast bench peers`` fits the tools that one would pick instead to the same data as ours (extra: peers).
-    """
-    if section == ["peers"]:
-        _bench_peers(results, system_names, model, noise, json_file)
-        return
-    if "peers" in (section or []) or system_names or model or noise:
-        raise InputError("peers is a bench of its own, and --system, --model and --noise belong to it")
-    from phast.bench import run_bench
-
-    run_bench(section or None, json_path=json_file, plot=plot)
-
-
-def _bench_peers(
-    results: Path, system_names: str | None, model: str | None, noise: str | None, json_file: Path | None
-) -> None:
-    from phast.api import enable_float64
-    from phast.peers import COMPARED, NOISES, PEERS, compare, peer, table
-    from phast.systems import system
-
-    chosen = [system(name) for name in _listed(system_names, COMPARED)]
-    names = _listed(model, PEERS)
-    for name in names:
-        peer(name)  # a wrong name is said before anything is fitted
-    try:
-        noises = [float(level) for level in _listed(noise, NOISES)]
-    except ValueError:
-        raise InputError(f"--noise '{noise}': give numbers separated by commas, e.g. 0,0.01") from None
-    enable_float64()
-    records = compare(results, chosen, names, noises, tell=lambda line: print(line, file=sys.stderr, flush=True))
-    for each in chosen:
-        if found := [record for record in records if record["system"] == each.name]:
-            print(f"\n{each.title}: error of 100 steps forecast from 10 positions; seconds to fit + to choose settings")
-            _print_table(*table(found))
-    _write_json(json_file, records)
-
-
-def _listed(text: str | None, default: Iterable[Any]) -> list[Any]:
-    return list(default) if text is None else [part.strip() for part in text.split(",") if part.strip()]
+for command in (research.evaluate, research.suite, research.reproduce, research.bench):
+    app.command()(command)
 
 
 # --- helpers ---------------------------------------------------------------------------------------------------------
@@ -730,112 +533,3 @@ def _template(text: str) -> "AbstractPotential":
     if kind not in kinds or not 0.0 < value < float("inf"):
         raise InputError(f"--potential '{text}': give cosine:STRENGTH or quadratic:STRENGTH with a positive strength")
     return Scaled(kinds[kind](value), Positive.starting_at(1.0))
-
-
-def _print_comparison(records: list[dict[str, Any]], system) -> None:
-    from phast.metrics import error_name
-    from phast.tables import cells, compare
-
-    kind = error_name(system.manifold)
-    shown = [
-        f"rollout_{kind}_h100",
-        f"rollout_takeover_{kind}_h100",
-        "damping_r2",
-        "damping_mae",
-        "rollout_energy_budget_resid_h100",
-        "rollout_passivity_violations_h100",
-        kind,
-        "floor",
-        "next_step_after_burn_in",
-    ]
-    seeds = len({record["seed"] for record in records})
-    counts = ", ".join(f"{m} {p:,}" for m, p in {r["model"]: r["parameters"] for r in records}.items())
-    print(f"\n{system.title}: {seeds} seed(s), preset {records[0]['preset']}; parameters: {counts}")
-    heading, *body = cells(compare(records, shown))
-    _print_table(heading, body)
-
-
-def _print_table(header: list[str], rows: list[list[str]]) -> None:
-    """A table for a terminal, and the same columns in plain text elsewhere."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i, name in enumerate(header):
-        table.add_column(name, no_wrap=i == 0)
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    (console if console.is_terminal else Console(width=160)).print(table)
-
-
-def _write_json(path: Path | None, content: Any) -> None:
-    if path is not None:
-        write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
-
-
-@contextmanager
-def _training(title: str, preset: str, *, seeds: int, epochs: int = 50) -> "Iterator[dict[str, Callable]]":
-    """What a preset tells of its progress, shown: epochs in a bar, or stages by name."""
-    from phast.suite import preset as preset_named
-
-    if preset_named(preset).has_epochs:
-        with _progress(title, seeds=seeds, epochs=epochs) as on_epoch:
-            yield {"on_epoch": on_epoch}
-    else:
-        with _stages(title) as on_stage:
-            yield {"on_stage": on_stage}
-
-
-@contextmanager
-def _stages(title: str) -> "Iterator[Callable[[str], None]]":
-    """A spinner that names the stage on a terminal, a plain line per stage elsewhere; both on standard error."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda stage: print(f"{title}: {stage}", file=sys.stderr)
-        return
-    with console.status(title) as status:
-        yield lambda stage: status.update(f"{title}: {stage}")
-
-
-@contextmanager
-def _progress(title: str, *, seeds: int, epochs: int = 50) -> "Iterator[Callable[[int, History], None]]":
-    """A bar on a terminal, a plain line every ten epochs elsewhere; both on standard error."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-
-        def line(seed: int, history: "History") -> None:
-            if history.epochs_done % 10 == 0 or history.epochs_done == epochs:
-                print(
-                    f"{title}, seed {seed}: epoch {history.epochs_done}/{epochs}, loss {history.loss[-1]:.3e}",
-                    file=sys.stderr,
-                )
-
-        yield line
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task(title, total=seeds * epochs)
-
-        def advance(seed: int, history: "History") -> None:
-            bar.update(task, advance=1, description=f"{title}  loss {history.loss[-1]:.2e}")
-
-        yield advance

@@ -1,6 +1,5 @@
 """The main job end to end on the paper's primary benchmark: simulate, learn from positions, forecast, compare, draw."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,9 @@ from phast.datasets import Split, benchmark_split
 from phast.forecaster import AbstractIdentifiable
 from phast.hamiltonian import PortHamiltonian
 from phast.metrics import energy_trace
-from phast.suite import run_seeds
+from phast.runs import UNWATCHED, Experiment, Watch
+from phast.runs import run as run_experiment
 from phast.systems import system
-from phast.training import History
 
 CONTEXT, HORIZON = 10, 100
 _ANGLES = np.array([0.0, 0.25, 0.5, 0.75, 1.0]) * np.pi
@@ -28,13 +27,12 @@ def run(
     *,
     model_name: str,
     preset_name: str,
-    on_epoch: Callable[[int, History], None] = lambda seed, history: None,
-    on_stage: Callable[[str], None] = lambda stage: None,
+    watch: Watch = UNWATCHED,
 ) -> dict[str, Any]:
     """Fit Windy Pendulum; model and figures go into ``folder``, the record and d(θ) at a few angles come back."""
     windy = system("pendulum-windy")
     data = benchmark_split(windy)
-    outcome = run_seeds(windy, model_name, preset_name=preset_name, data=data, on_epoch=on_epoch, on_stage=on_stage)[0]
+    (outcome,) = run_experiment(Experiment(windy.name, model_name, preset_name), data=data, watch=watch)
     model = outcome.model
     save(model, folder / "model.phast", system=windy.name, model=model_name, record=outcome.record)
     example = _typical(model, data)

@@ -100,6 +100,11 @@ def _roll_out(rollout, model, horizon, contexts, u, past):
 _SMALLEST_SHARE = 16
 
 
+def cores() -> int:
+    """How many cores this process may use: fewer than the machine has where workers share it."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def shared_out(run: Callable[..., PyTree], *batches: PyTree) -> PyTree:
     """``run(*batches)``, its trajectories (the leading axis of every array) shared out over the cores.
 
@@ -107,7 +112,7 @@ def shared_out(run: Callable[..., PyTree], *batches: PyTree) -> PyTree:
     trajectories, is what keeps all of them busy.
     """
     count = jax.tree.leaves(batches)[0].shape[0]
-    share = math.ceil(count / (os.cpu_count() or 1))
+    share = math.ceil(count / cores())
     if share < _SMALLEST_SHARE or share == count:
         return run(*batches)
     starts = [min(start, count - share) for start in range(0, count, share)]  # the last overlaps: one shape for all

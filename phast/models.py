@@ -49,10 +49,15 @@ def known(
     damping: AbstractDamping,
     mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
     timestep: Timestep | None = None,
+    midpoint: bool = False,
     key: PRNGKeyArray,
 ) -> Phast:
-    """V and M given, the coefficients of a damping law learned: ``WindyDamping(Positive.uninformed(), …)``."""
-    return _pipeline(PortHamiltonian(potential, mass, damping), MassCanonicalizer(), manifold, dt, timestep, key)
+    """V and M given, the coefficients of a damping law learned: ``WindyDamping(Positive.uninformed(), …)``.
+
+    ``midpoint`` asks for the implicit midpoint core where the mass is constant too.
+    """
+    system = PortHamiltonian(potential, mass, damping)
+    return _pipeline(system, MassCanonicalizer(), manifold, dt, timestep, key, midpoint=midpoint)
 
 
 def partial(
@@ -106,11 +111,13 @@ def _pipeline(
     dt: float,
     timestep: Timestep | None,
     key: PRNGKeyArray,
+    *,
+    midpoint: bool = False,
 ) -> Phast:
     """FD+TCN observer and Strang splitting: leapfrog where the mass is constant, implicit midpoint elsewhere."""
     if not (dt > 0 and math.isfinite(dt)):
         raise InputError(f"dt must be a positive number of time units per sample, not {dt}")
-    core = leapfrog() if system.separable else ImplicitMidpoint()
+    core = leapfrog() if system.separable and not midpoint else ImplicitMidpoint()
     return Phast(
         core=Core(system, Transition(core, ExplicitDamping(), timestep or Timestep(dt))),
         observer=ConvolutionalObserver.create(manifold, key=key),
@@ -193,16 +200,22 @@ ROWS: dict[str, Row] = {
 _OTHER = Row(_as_given, mass=lambda system: system.port_hamiltonian.mass)
 
 
-def phast_known(system: System, *, key: PRNGKeyArray, **variation: Any) -> Phast:
-    """V and M from the system, every damping coefficient forgotten and learned."""
+def phast_known(
+    system: System, *, key: PRNGKeyArray, true_mass: bool = False, midpoint: bool = False, **variation: Any
+) -> Phast:
+    """V and M from the system, every damping coefficient forgotten and learned.
+
+    ``true_mass`` takes the simulator's M(q) instead of the constant that the paper's rows approximate it by.
+    """
     row = row_of(system)
     return known(
         manifold=system.manifold,
         dt=system.dt,
         potential=row.template(system),
         damping=forgotten(true_damping(system)),
-        mass=row.mass(system),
+        mass=system.port_hamiltonian.mass if true_mass else row.mass(system),
         timestep=_timestep(system, row, **variation),
+        midpoint=midpoint,
         key=key,
     )
 

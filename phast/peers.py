@@ -42,8 +42,8 @@ from phast.forecaster import roll_out, takeover
 from phast.hamiltonian import PortHamiltonian
 from phast.manifold import Manifold
 from phast.metrics import damping_diagonal, recovery
+from phast.runs import Experiment, Record, commit, read_record, versions, write_record
 from phast.sharp import composition, sharpen
-from phast.suite import Record, commit, read_record, record_path, versions, write_record
 from phast.systems import System
 
 COMPARED = ("pendulum-windy", "cartpole-windy", "double-pendulum-damped")
@@ -297,7 +297,7 @@ def compare(
         data = None
         for noise in noises:
             for name in able:
-                path = record_path(folder, system.name, name, "peers", seed, noise)
+                path = Experiment(system.name, name, "peers", noise).record_path(folder, seed)
                 if not path.exists():
                     data = benchmark_split(system) if data is None else data
                     record = measure(name, system, data, noise=noise, seed=seed, horizon=HORIZON)

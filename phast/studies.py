@@ -18,8 +18,8 @@ from phast.datasets import Split, Trajectories, benchmark_split
 from phast.forecaster import Core, roll_out, shared_out, takeover
 from phast.horizon import ModelAware, estimate_state, smooth_map, unwrapped
 from phast.integrators import RungeKutta, Timestep
+from phast.runs import Experiment, Record, commit, read_record, run_missing, versions, write_record
 from phast.sharp import composition, sharpen
-from phast.suite import Record, commit, read_record, record_path, run_missing, versions, write_record
 from phast.systems import System
 
 CONTEXT, HORIZON = 10, 100
@@ -107,10 +107,13 @@ def noise_study(
     records = []
     for noise in levels:
         on_stage(f"noise {noise:g}: FD+TCN")
-        (paper,) = run_missing(folder, system, "phast-known", preset_name="paper", seeds=[0], noise=noise)
+        (paper,) = run_missing(folder, Experiment(system.name, "phast-known", noise=noise), [0])
         mean, median = (paper["metrics"][f"rollout_theta_wrap_mse_h{HORIZON}{end}"] for end in ("", "_median"))
         records.append(_record(system, "FD+TCN", noise, mean, median))
-        paths = {name: record_path(folder, system.name, name, PRESET, 0, noise) for name in ("map", "horizon", "floor")}
+        paths = {
+            name: Experiment(system.name, name, PRESET, noise).record_path(folder, 0)
+            for name in ("map", "horizon", "floor")
+        }
         if not all(path.exists() for path in paths.values()):
             on_stage(f"noise {noise:g}: MAP, moving horizon, floor")
             for name, errors in _by_states(system, data, noise).items():

@@ -1,282 +1,280 @@
-"""Runs: one model of one system by one preset with one seed, and the small record that is left of it.
+"""Many runs: systems × models × seeds, each left behind as a record, stopped and gone on with at any moment.
 
-Seeds run side by side in threads. They share one compiled program, and on a CPU two threads with one core each get more
-done than one vmapped program: batching the small matrix products of several seeds is what a CPU does worst.
+What is missing is cut into :class:`Job` s, an experiment with the seeds of it that have no record yet. Three executors
+carry them out and differ in nothing but where: :func:`here` in this process, :func:`processes` in one fresh process per
+job, :func:`cluster` on a Dask cluster. All are iterators that yield what each job came to. Records are the only state:
+a finished run is never repeated, and a killed one goes on from its last epoch.
 """
 
 import dataclasses
-import functools
-import importlib.metadata
-import json
+import multiprocessing
+import multiprocessing.connection
 import os
-import platform
-import subprocess
+import threading
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-
-from phast.datasets import Split, Trajectories, benchmark_split
 from phast.errors import InputError
-from phast.files import write_atomically
-from phast.forecaster import AbstractForecaster
-from phast.hamiltonian import PortHamiltonian
-from phast.metrics import evaluate
-from phast.models import model_builder, parameter_count
-from phast.sharp import composition, sharpen
-from phast.systems import System
-from phast.training import AbstractLoss, Batch, History, NextStepLoss, Settings, fit, warm_up
+from phast.runs import (
+    UNWATCHED,
+    Experiment,
+    Outcome,
+    Record,
+    Watch,
+    is_done,
+    precision,
+    preset,
+    read_record,
+    run,
+    run_missing,
+    store,
+)
 
-Record = dict[str, Any]
-OnEpoch = Callable[[int, History], None]
-OnStage = Callable[[str], None]
+if TYPE_CHECKING:
+    from distributed import Client
 
-
-class Trained(NamedTuple):
-    """A model as training left it; the best epoch is 0 where there are no epochs."""
-
-    model: AbstractForecaster
-    best_epoch: int
-    compile_seconds: float
-    train_seconds: float
+ATTEMPTS = 3  # of a job whose process or worker dies under it
 
 
-class AbstractPreset(eqx.Module):
-    """A way to train named models on a system's data."""
+class Job(NamedTuple):
+    """Seeds of one experiment that are run together: they share a compiled program."""
 
-    needs_float64: eqx.AbstractVar[bool]
-    has_epochs: eqx.AbstractVar[bool]  # then several seeds train side by side
+    experiment: Experiment
+    seeds: tuple[int, ...]
 
-    @abstractmethod
-    def train(
-        self,
-        system: System,
-        model_name: str,
-        data: Split,
-        seeds: Sequence[int],
-        on_epoch: OnEpoch,
-        on_stage: OnStage,
-    ) -> list[Trained]:
-        """One trained model per seed; progress is told by epochs or by stages, whichever there are."""
+    def __str__(self) -> str:
+        return f"{self.experiment}, seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
 
 
-class GradientPreset(AbstractPreset):
-    """AdamW on a loss, seeds side by side in threads."""
+class Finished(NamedTuple):
+    """What a job came to: nothing went wrong, or this did."""
 
-    settings: Settings
-    loss: AbstractLoss
-    needs_float64: bool = False
-    has_epochs: bool = True
-
-    def train(self, system, model_name, data, seeds, on_epoch, on_stage):
-        train, validation = as_batch(data.train), as_batch(data.validation)
-        start = time.perf_counter()
-        models = [model_builder(model_name)(system, key=jax.random.key(seed)) for seed in seeds]
-        warm_up(models[0], train, validation, loss=self.loss, settings=self.settings)
-        compile_seconds = time.perf_counter() - start
-
-        def one(seed: int, model: AbstractForecaster) -> Trained:
-            begun = time.perf_counter()
-            fitted, history = fit(
-                model,
-                train,
-                validation,
-                loss=self.loss,
-                settings=self.settings,
-                key=jax.random.fold_in(jax.random.key(seed), 1),
-                on_epoch=lambda h: on_epoch(seed, h),
-            )
-            return Trained(fitted, history.best_epoch, compile_seconds, time.perf_counter() - begun)
-
-        with ThreadPoolExecutor(max_workers=min(len(seeds), os.cpu_count() or 1)) as pool:
-            return list(pool.map(one, seeds, models))
+    job: Job
+    failure: str | None
+    seconds: float
 
 
-class SharpPreset(AbstractPreset):
-    """Second-order identification and a model-aware observer (:mod:`phast.sharp`); a seed draws the samples used."""
-
-    needs_float64: bool = True
-    has_epochs: bool = False
-
-    def train(self, system, model_name, data, seeds, on_epoch, on_stage):
-        compose, trained = composition(model_name), []
-        for seed in seeds:
-            begun = time.perf_counter()
-            found = sharpen(
-                compose(system, data.train),
-                data.train,
-                seed=seed,
-                on_stage=lambda stage, seed=seed: on_stage(f"seed {seed}, {stage}"),
-            )
-            trained.append(Trained(found.model, 0, 0.0, time.perf_counter() - begun))
-        return trained
+OnStart = Callable[[Job], None]
 
 
-PRESETS: dict[str, AbstractPreset] = {
-    # Section 4.1 and appendix E.3; the loss keeps the unknowable first step, as the paper's does.
-    "paper": GradientPreset(Settings(), NextStepLoss()),
-    "sharp": SharpPreset(),
-}
+def missing(folder: Path, jobs: Iterable[Job], *, models: bool = False) -> list[Job]:
+    """What is left of ``jobs``; with ``models``, runs whose model is gone count as missing too."""
+    left = []
+    for experiment, seeds in jobs:
+        todo = tuple(seed for seed in seeds if not is_done(folder, experiment, seed, models=models))
+        if todo:
+            left.append(Job(experiment, todo))
+    return left
 
 
-def preset(name: str) -> AbstractPreset:
-    """The preset called ``name``."""
-    if name not in PRESETS:
-        raise InputError(f"unknown preset '{name}': choose one of {', '.join(PRESETS)}")
-    return PRESETS[name]
+def count_done(folder: Path, jobs: Iterable[Job]) -> int:
+    """How many runs of ``jobs`` have left their record."""
+    return sum(is_done(folder, experiment, seed) for experiment, seeds in jobs for seed in seeds)
+
+
+def records_of(folder: Path, jobs: Iterable[Job]) -> list[Record]:
+    """The records that are there."""
+    paths = [experiment.record_path(folder, seed) for experiment, seeds in jobs for seed in seeds]
+    return [read_record(path) for path in paths if path.exists()]
+
+
+# --- executors -------------------------------------------------------------------------------------------------------
+
+
+def here(
+    folder: Path,
+    jobs: Sequence[Job],
+    *,
+    models: bool = False,
+    watch: Watch = UNWATCHED,
+    on_start: OnStart = lambda job: None,
+) -> Iterator[Finished]:
+    """One job after the other in this process."""
+    for job in jobs:
+        begun = time.perf_counter()
+        on_start(job)
+        yield Finished(job, _carry_out(folder, job, models, watch), time.perf_counter() - begun)
+
+
+def processes(
+    folder: Path, jobs: Sequence[Job], count: int, *, models: bool = False, on_start: OnStart = lambda job: None
+) -> Iterator[Finished]:
+    """``count`` jobs at a time, each in a process of its own, with its share of the cores.
+
+    A fresh process gives its memory back and takes nobody with it when it dies; compiled programs come from the cache
+    on disk. A job whose process dies is tried again.
+    """
+    waiting = [(job, 1) for job in reversed(jobs)]
+    free = _shares(count)
+    running: list[_Running] = []
+    context = multiprocessing.get_context("spawn")
+    try:
+        while waiting or running:
+            while waiting and free:
+                job, attempt = waiting.pop()
+                share = free.pop()
+                receiver, sender = context.Pipe(duplex=False)
+                process = context.Process(target=_work, args=(folder, job, models, share, sender), daemon=True)
+                process.start()
+                sender.close()  # ours: the process holds the other, and its death is then an end of file
+                running.append(_Running(job, attempt, process, receiver, share, time.perf_counter()))
+                on_start(job)
+            multiprocessing.connection.wait([each.receiver for each in running])
+            for each in [each for each in running if each.receiver.poll()]:
+                running.remove(each)
+                free.append(each.share)
+                died, failure = _answer(each)
+                if died and each.attempt < ATTEMPTS:
+                    waiting.append((each.job, each.attempt + 1))
+                else:
+                    yield Finished(each.job, failure, time.perf_counter() - each.begun)
+    finally:
+        for each in running:
+            each.process.kill()
+
+
+def cluster(
+    folder: Path, jobs: Sequence[Job], client: "Client", *, on_start: OnStart = lambda job: None
+) -> Iterator[Finished]:
+    """Every run a task on a Dask cluster; records and models travel back and are written here.
+
+    A worker that dies costs the runs that it was in the middle of, and the scheduler gives those to another.
+    """
+    from distributed import as_completed
+
+    single = [Job(experiment, (seed,)) for experiment, seeds in jobs for seed in seeds]
+    begun = time.perf_counter()
+    futures = {client.submit(_remote, job, retries=ATTEMPTS - 1, pure=False): job for job in single}
+    for job in single:
+        on_start(job)
+    for future in as_completed(futures):
+        job, failure = futures[future], None
+        if future.status == "finished":
+            answer = future.result()
+            if isinstance(answer, Outcome):
+                store(folder, job.experiment, job.seeds[0], answer)
+            else:
+                failure = answer
+        else:
+            failure = f"lost on the cluster: {future.exception()}"
+        future.release()
+        yield Finished(job, failure, time.perf_counter() - begun)
+
+
+def connect(address: str) -> "Client":
+    """A client of the Dask scheduler at ``address``."""
+    try:
+        from distributed import Client
+    except ImportError:
+        raise InputError("--scheduler needs Dask: pip install 'phast[cluster]'") from None
+    try:
+        return Client(address, timeout="10s")
+    except (OSError, TimeoutError, ValueError) as error:
+        raise InputError(f"no Dask scheduler answers at {address} ({type(error).__name__}): is it running?") from None
+
+
+# --- inside a worker -------------------------------------------------------------------------------------------------
+
+_ONE_AT_A_TIME = threading.Lock()  # precision belongs to the whole process, and the threads of a Dask worker share it
+
+
+def _carry_out(folder: Path, job: Job, models: bool, watch: Watch = UNWATCHED) -> str | None:
+    try:
+        with _ONE_AT_A_TIME, precision(preset(job.experiment.preset).needs_float64):
+            run_missing(folder, job.experiment, job.seeds, watch=watch, models=models)
+    except Exception as error:  # one failed job takes no other with it
+        return _reason(error)
+    return None
+
+
+def _remote(job: Job) -> "Outcome | str":
+    """On a Dask worker, which may share no disk with us."""
+    try:
+        with _ONE_AT_A_TIME, precision(preset(job.experiment.preset).needs_float64):
+            (outcome,) = run(job.experiment, job.seeds)
+            return outcome
+    except Exception as error:
+        return _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+class _Running(NamedTuple):
+    job: Job
+    attempt: int
+    process: multiprocessing.Process
+    receiver: "multiprocessing.connection.Connection"
+    share: frozenset[int]
+    begun: float
+
+
+def _shares(count: int) -> list[frozenset[int]]:
+    """The cores that each of ``count`` processes may use."""
+    if not hasattr(os, "sched_getaffinity"):
+        return [frozenset()] * count
+    available = sorted(os.sched_getaffinity(0))
+    if count >= len(available):
+        return [frozenset({available[i % len(available)]}) for i in range(count)]
+    return [frozenset(available[i::count]) for i in range(count)]
+
+
+def _work(folder: Path, job: Job, models: bool, share: frozenset[int], sender) -> None:
+    """The whole life of a process: one job, and what went wrong with it."""
+    if share:
+        os.sched_setaffinity(0, share)
+    threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
+    sender.send(_carry_out(folder, job, models))
+
+
+def _die_with(parent: int) -> None:
+    """A process whose parent was killed stops too: whoever starts again would otherwise do the same work beside it."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _answer(each: _Running) -> tuple[bool, str | None]:
+    """(whether the process died before it answered, what went wrong)."""
+    try:
+        return False, each.receiver.recv()
+    except EOFError:
+        each.process.join()
+        return True, f"its process died (exit code {each.process.exitcode})"
+    finally:
+        each.receiver.close()
+
+
+# --- what it costs ---------------------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
-    """A finished run: the record, and what the record was made from."""
+class Cost:
+    """Seconds of the runs that have a record, and of all, where each missing run is taken to be as dear as its like."""
 
-    record: Record
-    model: AbstractForecaster
-
-
-def as_batch(data: Trajectories) -> Batch:
-    """Trajectories as the arrays that training takes, in the process's precision."""
-    return Batch(jnp.asarray(data.q, dtype=float), u=None if data.u is None else jnp.asarray(data.u, dtype=float))
+    done: int
+    total: int
+    spent: float
+    whole: float
 
 
-def run_seeds(
-    system: System,
-    model_name: str,
-    *,
-    preset_name: str = "paper",
-    seeds: Sequence[int] = (0,),
-    noise: float = 0.0,
-    settings: Settings | None = None,
-    data: Split | None = None,
-    on_epoch: OnEpoch = lambda seed, history: None,
-    on_stage: OnStage = lambda stage: None,
-) -> list[Outcome]:
-    """Train and evaluate ``model_name`` on the benchmark data of ``system``, once per seed.
+def cost(folder: Path, jobs: Sequence[Job]) -> Cost:
+    """What a suite has cost so far, and what all of it would cost in this way: seconds of running, beside each other
+    or not. A missing run costs the mean of its experiment's, else of its model's, else of all."""
+    spent: dict[Experiment, list[float]] = {}
+    for experiment, seeds in jobs:
+        for record in records_of(folder, [Job(experiment, seeds)]):
+            spent.setdefault(experiment, []).append(sum(record.get("seconds", {}).values()))
+    everything = [x for each in spent.values() for x in each]
 
-    ``settings`` replaces those of a gradient preset (for a quick look; the record then says so). Noise goes on training
-    and validation data and on the test contexts; errors are always against the clean trajectories.
-    """
-    chosen = preset(preset_name)
-    if settings is not None:
-        if not isinstance(chosen, GradientPreset):
-            raise InputError(f"preset '{preset_name}' has no epochs to change")
-        chosen = GradientPreset(settings, chosen.loss)
-    model_builder(model_name)
-    data = benchmark_split(system) if data is None else data
-    seen = Split(_noisy(data.train, noise, 0), _noisy(data.validation, noise, 1), data.test)
-    trained = chosen.train(system, model_name, seen, seeds, on_epoch, on_stage)
+    def typical(experiment: Experiment) -> float:
+        like = [x for other, each in spent.items() if other.model == experiment.model for x in each]
+        known = spent.get(experiment) or like or everything or [0.0]
+        return sum(known) / len(known)
 
-    truth = system.dynamics if isinstance(system.dynamics, PortHamiltonian) else None
-    outcomes = []
-    for seed, done in zip(seeds, trained, strict=True):
-        begun = time.perf_counter()
-        metrics = evaluate(done.model, data.test, truth=truth, noise=noise)
-        record = {
-            "system": system.name,
-            "model": model_name,
-            "preset": preset_name if settings is None else f"{preset_name} with {dataclasses.asdict(settings)}",
-            "seed": seed,
-            "noise": noise,
-            "parameters": parameter_count(done.model),
-            "metrics": metrics,
-            "best_epoch": done.best_epoch,
-            "seconds": {
-                "compile": round(done.compile_seconds, 3),
-                "train": round(done.train_seconds, 3),
-                "evaluate": round(time.perf_counter() - begun, 3),
-            },
-            "versions": versions(),
-            "commit": commit(),
-        }
-        outcomes.append(Outcome(record, done.model))
-    return outcomes
-
-
-def record_path(folder: Path, system: str, model: str, preset_name: str, seed: int, noise: float = 0.0) -> Path:
-    """Where the record of one run lives."""
-    name = f"seed-{seed}.json" if noise == 0.0 else f"seed-{seed}-noise-{noise:g}.json"
-    return folder / preset_name / system / model / name
-
-
-def run_missing(
-    folder: Path,
-    system: System,
-    model_name: str,
-    *,
-    preset_name: str,
-    seeds: Sequence[int],
-    noise: float = 0.0,
-    on_epoch: OnEpoch = lambda seed, history: None,
-    on_stage: OnStage = lambda stage: None,
-) -> list[Record]:
-    """The records of these runs: read where they exist, run and written where they do not."""
-    paths = {seed: record_path(folder, system.name, model_name, preset_name, seed, noise) for seed in seeds}
-    missing = [seed for seed, path in paths.items() if not path.exists()]
-    together = [missing] if preset(preset_name).has_epochs else [[seed] for seed in missing]
-    for group in filter(None, together):
-        outcomes = run_seeds(
-            system,
-            model_name,
-            preset_name=preset_name,
-            seeds=group,
-            noise=noise,
-            on_epoch=on_epoch,
-            on_stage=on_stage,
-        )
-        for seed, outcome in zip(group, outcomes, strict=True):
-            write_record(paths[seed], outcome.record)
-    return [read_record(path) for path in paths.values()]
-
-
-def write_record(path: Path, record: Record) -> None:
-    """A record as a small JSON file, complete or not at all."""
-    write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
-
-
-def read_record(path: Path) -> Record:
-    """The record in ``path``."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a readable record ({error}): delete it to run it again") from None
-
-
-def _noisy(part: Trajectories, noise: float, seed: int) -> Trajectories:
-    return part if noise == 0.0 else part.with_noise(noise, seed=seed)
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """What the numbers depend on."""
-    packages = ("phast", "jax", "equinox", "optax", "diffrax", "numpy")
-    found = {}
-    for package in packages:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = "source"
-    return found | {"python": platform.python_version()}
-
-
-@functools.cache
-def commit() -> str:
-    """The commit of the source tree that this package is run from, marked where files differ from it."""
-    root = Path(__file__).resolve().parent.parent
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-
-    try:
-        return git("rev-parse", "--short=12", "HEAD") + (
-            "+changes" if git("status", "--porcelain", "--", "phast") else ""
-        )
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
+    left = sum((len(job.seeds) - len(spent.get(job.experiment, []))) * typical(job.experiment) for job in jobs)
+    total = sum(len(job.seeds) for job in jobs)
+    return Cost(len(everything), total, sum(everything), sum(everything) + left)

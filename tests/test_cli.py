@@ -225,7 +225,7 @@ def test_a_forecast_beyond_the_data(run, files, tmp_path):
 def test_evaluate_writes_records(run, simulated, tmp_path, monkeypatch):
     data = load_trajectories(simulated)
     small = Split(data.subset(slice(0, 6)), data.subset(slice(6, 8)), data.subset(slice(8, None)))
-    monkeypatch.setattr("phast.suite.benchmark_split", lambda system, **_: small)
+    monkeypatch.setattr("phast.runs.benchmark_split", lambda system, **_: small)
     file = tmp_path / "records.json"
     code, out, err = run("evaluate", "pendulum-windy", "--epochs", 1, "--model", "phast-known", "--json", file)
     assert code == 0 and "Traceback" not in err

@@ -1,0 +1,402 @@
+"""The commands of research: judge models by the paper's protocol, run whole suites, make the tables, measure."""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import typer
+
+from phast.console import Float64, JsonFile, RunsShown, print_table, stages, training, write_json
+from phast.errors import InputError
+from phast.files import write_atomically
+
+if TYPE_CHECKING:
+    from phast.suite import Job
+    from phast.tables import AbstractTable, Sheet
+
+Results = Annotated[Path, typer.Option(help="Folder of records; missing runs are added to it.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time, each in a process; one per core if left out.")]
+Scheduler = Annotated[str | None, typer.Option(help="A Dask scheduler to send the runs to, e.g. tcp://host:8786.")]
+Format = Literal["text", "markdown", "latex", "json"]
+
+
+def evaluate(
+    name: Annotated[str, typer.Argument(metavar="SYSTEM")],
+    model: Annotated[
+        str, typer.Option(help="Model names, separated by commas.")
+    ] = "phast-known,phast-partial,phast-unknown",
+    preset: Annotated[str, typer.Option(help="How to train.")] = "paper",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 1,
+    noise: Annotated[float, typer.Option(min=0.0, help="Noise on training data and contexts.")] = 0.0,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Fewer epochs than the preset's, for a quick look.")] = None,
+    float64: Float64 = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Train and judge models on a system by the paper's protocol, beside the published numbers."""
+    from phast.api import enable_float64
+    from phast.runs import Experiment, run
+    from phast.runs import preset as preset_named
+    from phast.systems import system
+    from phast.training import Settings
+
+    way = preset_named(preset)
+    if float64 or way.needs_float64:
+        enable_float64()
+    chosen = system(name)
+    names = [part.strip() for part in model.split(",") if part.strip()]
+    if not names:
+        raise InputError("--model names no model: `phast models` lists all")
+    for each in names:
+        way.maker(each)
+    settings = None if epochs is None else Settings(epochs=epochs)
+    records = []
+    for each in names:
+        with training(f"{each} on {name}", preset, seeds=seeds, epochs=epochs or Settings().epochs) as watch:
+            outcomes = run(Experiment(name, each, preset, noise), range(seeds), settings=settings, watch=watch)
+            records += [outcome.record for outcome in outcomes]
+        write_json(json_file, records)
+    _print_comparison(records, chosen)
+
+
+def _print_comparison(records: list[dict[str, Any]], system) -> None:
+    from phast.metrics import error_name
+    from phast.tables import compare, sheet
+
+    kind = error_name(system.manifold)
+    shown = [
+        f"rollout_{kind}_h100",
+        f"rollout_takeover_{kind}_h100",
+        "damping_r2",
+        "damping_mae",
+        "rollout_energy_budget_resid_h100",
+        "rollout_passivity_violations_h100",
+        kind,
+        "floor",
+        "next_step_after_burn_in",
+    ]
+    seeds = len({record["seed"] for record in records})
+    judged = sheet(f"{system.title}: {seeds} seed(s), preset {records[0]['preset']}", compare(records, shown))
+    print(f"\n{judged.title}")
+    print_table(judged.heading, judged.lines)
+
+
+# --- many runs -------------------------------------------------------------------------------------------------------
+
+
+def suite(
+    system: Annotated[str, typer.Option(help="Systems, separated by commas; 'all' for the thirteen.")] = "all",
+    model: Annotated[str, typer.Option(help="Models, separated by commas; 'all' for those of the preset.")] = "all",
+    preset: Annotated[str, typer.Option(help="How to train.")] = "paper",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 5,
+    noise: Annotated[float, typer.Option(min=0.0, help="Noise on training data and contexts.")] = 0.0,
+    results: Results = Path("results"),
+    jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    status: Annotated[bool, typer.Option("--status", help="Only say what is there and what all would cost.")] = False,
+    json_file: JsonFile = None,
+) -> None:
+    """Run systems × models × seeds, one small record each. Killed and started again, it goes on where it was."""
+    from phast.runs import Experiment
+    from phast.runs import preset as preset_named
+    from phast.suite import Job, cost, records_of
+    from phast.systems import system as system_named
+    from phast.tables import BASELINES, BENCHMARKS, REGIMES
+
+    way = preset_named(preset)
+    systems = _listed(None if system == "all" else system, BENCHMARKS)
+    models = _listed(None if model == "all" else model, (*REGIMES, *BASELINES) if way.has_epochs else REGIMES)
+    for name in systems:
+        system_named(name)
+    for name in models:
+        way.maker(name)
+    if not systems or not models:
+        raise InputError("--system or --model names nothing: see `phast systems` and `phast models`")
+    wanted = [Job(Experiment(s, m, preset, noise), tuple(range(seeds))) for s in systems for m in models]
+    failures = [] if status else _carry_out(results, wanted, jobs, scheduler)
+    sums = cost(results, wanted)
+    print(
+        f"{sums.done} of {sums.total} runs have a record in {results}/: {_duration(sums.spent)} of running. "
+        f"All of them: about {_duration(sums.whole)}."
+    )
+    write_json(json_file, records_of(results, wanted))
+    _report_failures(failures)
+
+
+def _carry_out(
+    results: Path, wanted: "Sequence[Job]", jobs: int | None, scheduler: str | None, *, models: bool = False
+) -> list[str]:
+    """Run what is missing, showing how far it is; what went wrong comes back."""
+    from phast.forecaster import cores
+    from phast.suite import cluster, connect, count_done, here, missing, processes
+
+    left = missing(results, wanted, models=models)
+    if not left:
+        return []
+    client = None if scheduler is None else connect(scheduler)
+    count = min(jobs or cores(), len(left))
+    failures = []
+    with RunsShown(sum(len(job.seeds) for job in wanted), lambda: count_done(results, wanted)) as shown:
+        if client is not None:
+            finished = cluster(results, left, client, on_start=shown.started)
+        elif count == 1:
+            finished = here(results, left, models=models, on_start=shown.started)
+        else:
+            finished = processes(results, left, count, models=models, on_start=shown.started)
+        try:
+            for result in finished:
+                shown.finished(result)
+                if result.failure:
+                    failures.append(f"{result.job}: {result.failure}")
+        except KeyboardInterrupt:
+            print("phast: stopped; the same command goes on from here", file=sys.stderr)
+            os._exit(130)  # threads in the middle of a computation would be waited for
+        finally:
+            if client is not None:
+                client.close()
+    return failures
+
+
+def _report_failures(failures: list[str]) -> None:
+    for failure in failures:
+        print(f"phast: failed: {failure}", file=sys.stderr)
+    if failures:
+        raise typer.Exit(1)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+# --- tables and figures ----------------------------------------------------------------------------------------------
+
+
+def reproduce(
+    table: Annotated[list[str] | None, typer.Argument(help="What to make; 'all' for everything. See --list.")] = None,
+    list_tables: Annotated[bool, typer.Option("--list", help="Name every table and figure.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Hardly any training, one seed: a look in minutes.")] = False,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds; as many as the paper's if left out.")] = None,
+    records_only: Annotated[bool, typer.Option("--records-only", help="Run nothing: show what there is.")] = False,
+    results: Results = Path("results"),
+    jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    form: Annotated[Format, typer.Option("--format", help="How to print.")] = "text",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for each table as .txt, .md, .tex and .json.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="For a figure: the file to draw it into.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Make tables and figures of the paper, and ours, from records; only the missing runs are run."""
+    from phast.catalogue import NOT_YET, TABLES
+    from phast.catalogue import table as table_named
+
+    if list_tables or not table:
+        listed = [[t.name, "table", t.title] for t in TABLES.values()]
+        listed += [[name, "figure", entry.title] for name, entry in FIGURES.items()]
+        print_table(["name", "kind", "what"], listed + [[name, "not yet", title] for name, title in NOT_YET.items()])
+        return
+    names = [*TABLES, *FIGURES] if table == ["all"] else table
+    for name in names:
+        if name in NOT_YET:
+            raise InputError(f"'{name}' cannot be made yet: {NOT_YET[name]}")
+        if name not in FIGURES:
+            table_named(name)
+    if plot is not None and (len(names) > 1 or names[0] not in FIGURES):
+        raise InputError(f"--plot draws one figure: {', '.join(FIGURES)}")
+    asked = _Asked(results, quick, seeds, records_only, jobs, scheduler)
+    made, failures = [], []
+    for name in names:
+        if name in FIGURES:
+            target = plot or (output or Path(".")) / f"{name}.png"
+            failures += FIGURES[name].make(asked, target)
+            print(f"{FIGURES[name].title}: {target}")
+            continue
+        chosen = table_named(name).quick() if quick else table_named(name)
+        failures += _run_table(chosen, asked)
+        made.append(_sheet(chosen, asked))
+        _print_sheet(made[-1], form)
+        if output is not None:
+            _write_sheet(made[-1], output / chosen.name)
+    write_json(json_file, [{"title": each.title, "rows": each.data} for each in made])
+    _report_failures(failures)
+
+
+class _Asked(NamedTuple):
+    """What the user said of all tables alike."""
+
+    results: Path
+    quick: bool
+    seeds: int | None
+    records_only: bool
+    jobs: int | None
+    scheduler: str | None
+
+
+def _run_table(table: "AbstractTable", asked: _Asked, *, models: bool = False) -> list[str]:
+    from phast.tables import jobs_of
+
+    if asked.records_only:
+        return []
+    return _carry_out(asked.results, jobs_of(table, asked.seeds), asked.jobs, asked.scheduler, models=models)
+
+
+def _sheet(table: "AbstractTable", asked: _Asked) -> "Sheet":
+    from phast.suite import records_of
+    from phast.tables import jobs_of
+
+    return table.sheet(records_of(asked.results, jobs_of(table, asked.seeds)))
+
+
+def _print_sheet(made: "Sheet", form: Format) -> None:
+    if form == "text":
+        print(f"\n{made.title}\n")
+        print_table(made.heading, made.lines)
+    else:
+        print({"markdown": made.markdown, "latex": made.latex, "json": made.json}[form]())
+
+
+def _write_sheet(made: "Sheet", stem: Path) -> None:
+    contents = {".txt": made.text(), ".md": made.markdown(), ".tex": made.latex(), ".json": made.json()}
+    for suffix, content in contents.items():
+        write_atomically(stem.with_name(stem.name + suffix), (content + "\n").encode())
+
+
+class Figure(NamedTuple):
+    """A figure: what it shows, and how it is made and drawn into a file; runs that failed come back."""
+
+    title: str
+    make: Callable[[_Asked, Path], list[str]]
+
+
+def _gallery(draw_name: str) -> Callable[[_Asked, Path], list[str]]:
+    def make(asked: _Asked, target: Path) -> list[str]:
+        from phast import gallery
+        from phast.api import enable_float64
+        from phast.catalogue import table as table_named
+        from phast.plots import save_figure
+
+        runs = table_named("overview").quick() if asked.quick else table_named("overview")
+        failures = _run_table(runs, asked._replace(seeds=1), models=True)
+        enable_float64()
+        save_figure(getattr(gallery, draw_name)(asked.results, runs.experiments()), target)
+        return failures
+
+    return make
+
+
+def _primitives(asked: _Asked, target: Path) -> list[str]:
+    from phast.bench import run_bench
+
+    run_bench(["primitives"], json_path=None, plot=target)
+    return []
+
+
+def _velocity_study(asked: _Asked, target: Path) -> list[str]:
+    from phast.api import enable_float64
+
+    enable_float64()
+    from phast.plots import error_growth, save_figure
+    from phast.studies import velocity_study
+    from phast.systems import system
+    from phast.tables import figure
+
+    windy = system("pendulum-windy")
+    curves = velocity_study(windy)
+    steps = (1, 10, 50, 100)
+    rows = [[name, *(figure(float(curve[h - 1])) for h in steps)] for name, curve in curves.items()]
+    print_table(["velocity from", *(f"step {h}" for h in steps)], rows)
+    save_figure(error_growth(curves, dt=windy.dt), target)
+    return []
+
+
+def _noise_study(asked: _Asked, target: Path) -> list[str]:
+    from phast.api import enable_float64
+
+    enable_float64()
+    from phast.plots import noise_levels, save_figure
+    from phast.studies import LEVELS, noise_study
+    from phast.systems import system
+    from phast.tables import figure
+
+    with stages("noise study") as on_stage:
+        records = noise_study(asked.results, system("pendulum-windy"), on_stage=on_stage)
+    titles = {"FD+TCN": "FD+TCN", "map": "MAP smoother", "horizon": "moving horizon", "floor": "floor: true physics"}
+    curves = {
+        title: {r["noise"]: r["metrics"]["rollout_h100_median"] for r in records if r["model"] == name}
+        for name, title in titles.items()
+    }
+    rows = [[title, *(figure(curve[noise]) for noise in LEVELS)] for title, curve in curves.items()]
+    print_table(["median rollout error", *(f"σ = {noise:g}" for noise in LEVELS)], rows)
+    save_figure(noise_levels(curves), target)
+    return []
+
+
+FIGURES: dict[str, Figure] = {
+    "gallery-rollouts": Figure("Rollouts and phase portraits of three windy systems", _gallery("rollouts_and_phases")),
+    "gallery-damping": Figure("Damping fields and energy of three windy systems", _gallery("damping_and_energy")),
+    "primitives-timing": Figure("Time of the structured primitives against n", _primitives),
+    "velocity-study": Figure(
+        "The true physics from four estimates of the velocity: how its error grows", _velocity_study
+    ),
+    "noise-study": Figure("KNOWN under noise by FD+TCN, MAP and the moving horizon, beside the floor", _noise_study),
+}
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def bench(
+    section: Annotated[
+        list[str] | None, typer.Argument(help="train, rollout, seeds, primitives, startup; all if left out. Or: peers.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the paper's timing figure into this file.")] = None,
+    results: Annotated[Path, typer.Option(help="peers: folder of records.")] = Path("results"),
+    system_names: Annotated[str | None, typer.Option("--system", help="peers: systems, separated by commas.")] = None,
+    model: Annotated[str | None, typer.Option(help="peers: tools, separated by commas.")] = None,
+    noise: Annotated[str | None, typer.Option(help="peers: noise levels, separated by commas.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure speed, as ratios to a plain PyTorch implementation in the same run (extra: bench).
+
+    ``phast bench peers`` fits the tools that one would pick instead to the same data as ours (extra: peers).
+    """
+    if section == ["peers"]:
+        _bench_peers(results, system_names, model, noise, json_file)
+        return
+    if "peers" in (section or []) or system_names or model or noise:
+        raise InputError("peers is a bench of its own, and --system, --model and --noise belong to it")
+    from phast.bench import run_bench
+
+    run_bench(section or None, json_path=json_file, plot=plot)
+
+
+def _bench_peers(
+    results: Path, system_names: str | None, model: str | None, noise: str | None, json_file: Path | None
+) -> None:
+    from phast.api import enable_float64
+    from phast.peers import COMPARED, NOISES, PEERS, compare, peer, table
+    from phast.systems import system
+
+    chosen = [system(name) for name in _listed(system_names, COMPARED)]
+    names = _listed(model, PEERS)
+    for name in names:
+        peer(name)  # a wrong name is said before anything is fitted
+    try:
+        noises = [float(level) for level in _listed(noise, NOISES)]
+    except ValueError:
+        raise InputError(f"--noise '{noise}': give numbers separated by commas, e.g. 0,0.01") from None
+    enable_float64()
+    records = compare(results, chosen, names, noises, tell=lambda line: print(line, file=sys.stderr, flush=True))
+    for each in chosen:
+        if found := [record for record in records if record["system"] == each.name]:
+            print(f"\n{each.title}: error of 100 steps forecast from 10 positions; seconds to fit + to choose settings")
+            print_table(*table(found))
+    write_json(json_file, records)
+
+
+def _listed(text: str | None, default: Iterable[Any]) -> list[Any]:
+    return list(default) if text is None else [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,230 @@
+"""Many runs: what is missing is run, what is done never again; killed processes and workers cost one try."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from phast import runs, suite
+from phast.checkpoint import load
+from phast.datasets import Split, simulate
+from phast.errors import InputError
+from phast.forecaster import Phast
+from phast.runs import Experiment, GradientPreset, read_record
+from phast.suite import Job, cost, count_done, here, missing, processes, records_of
+from phast.systems import system
+from phast.training import NextStepLoss, Settings
+
+KNOWN = Experiment("pendulum-windy", "phast-known", "tiny")
+WINDY = system("pendulum-windy")
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """A preset of two epochs on a handful of trajectories."""
+    data = simulate(WINDY, 20, length=110, seed=3)
+    split = Split(data.subset(slice(0, 8)), data.subset(slice(8, 12)), data.subset(slice(12, None)))
+    monkeypatch.setattr(runs, "benchmark_split", lambda chosen: split)
+    monkeypatch.setitem(runs.PRESETS, "tiny", GradientPreset(Settings(epochs=2, validate_every=1), NextStepLoss()))
+
+
+def untimed(record):
+    return {key: value for key, value in record.items() if key != "seconds"}
+
+
+# --- experiments -----------------------------------------------------------------------------------------------------
+
+
+def test_an_experiment_names_its_files():
+    varied = Experiment("rlc", "phast-partial", noise=0.01, variation=(("bound", None), ("width", 8)), dt=0.05)
+    path = varied.record_path(Path("r"), 3)
+    assert path == Path("r/paper/rlc,dt=0.05/phast-partial,bound=none,width=8/seed-3-noise-0.01.json")
+    assert varied.simulator().dt == 0.05 and Experiment("rlc", "gru").simulator() is system("rlc")
+    assert KNOWN.record_path(Path("r"), 0) == Path("r/tiny/pendulum-windy/phast-known/seed-0.json")
+
+
+def test_a_quick_preset_learns_from_fewer_trajectories(tiny, monkeypatch):
+    seen = []
+    few = GradientPreset(Settings(epochs=1), NextStepLoss(), trajectories=3)
+    monkeypatch.setitem(runs.PRESETS, "few", few)
+    monkeypatch.setattr(runs, "_descend", lambda build, loss, how, train, *_: seen.append(train.q.shape[0]) or iter(()))
+    with pytest.raises(ValueError):  # nothing was trained
+        list(runs.run(Experiment("pendulum-windy", "phast-known", "few")))
+    assert seen == [3]
+
+
+# --- here ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_run_and_what_is_done_is_not(tiny, tmp_path):
+    jobs = [Job(KNOWN, (0, 1))]
+    assert missing(tmp_path, jobs) == jobs and count_done(tmp_path, jobs) == 0
+    (result,) = here(tmp_path, missing(tmp_path, jobs))
+    assert result.failure is None and missing(tmp_path, jobs) == [] and count_done(tmp_path, jobs) == 2
+    path = KNOWN.record_path(tmp_path, 1)
+    stamp = path.stat().st_mtime_ns
+    assert missing(tmp_path, [Job(KNOWN, (0, 1, 2))]) == [Job(KNOWN, (2,))]
+    assert runs.run_missing(tmp_path, KNOWN, [0, 1]) == records_of(tmp_path, jobs)
+    assert path.stat().st_mtime_ns == stamp
+    assert isinstance(load(path.with_suffix(".phast")), Phast)
+    assert not list(tmp_path.rglob("*.unfinished"))
+
+
+def test_a_lost_model_is_made_again_and_its_record_stays(tiny, tmp_path):
+    list(here(tmp_path, [Job(KNOWN, (0,))]))
+    path = KNOWN.record_path(tmp_path, 0)
+    before = path.read_bytes()
+    path.with_suffix(".phast").unlink()
+    assert missing(tmp_path, [Job(KNOWN, (0,))]) == []
+    assert missing(tmp_path, [Job(KNOWN, (0,))], models=True) == [Job(KNOWN, (0,))]
+    list(here(tmp_path, [Job(KNOWN, (0,))], models=True))
+    assert path.with_suffix(".phast").exists() and path.read_bytes() == before
+
+
+def test_a_run_killed_between_epochs_goes_on_to_the_same_numbers(tiny, tmp_path, monkeypatch):
+    (whole,) = runs.run_missing(tmp_path / "whole", KNOWN, [0])
+
+    class Killed(BaseException):
+        pass
+
+    def kill(seed, history):
+        if history.epochs_done == 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        runs.run_missing(tmp_path / "cut", KNOWN, [0], watch=runs.Watch(on_epoch=kill))
+    assert list((tmp_path / "cut").rglob("*.unfinished")) and not list((tmp_path / "cut").rglob("*.json"))
+    epochs = []
+    watch = runs.Watch(on_epoch=lambda seed, history: epochs.append(history.epochs_done))
+    (resumed,) = runs.run_missing(tmp_path / "cut", KNOWN, [0], watch=watch)
+    assert epochs == [2] and untimed(resumed) == untimed(whole)
+
+
+def test_a_failure_takes_no_other_job_with_it(tiny, tmp_path, monkeypatch):
+    broken = Experiment("pendulum-windy", "phast-known", "tiny", variation=(("colour", "red"),))
+    results = list(here(tmp_path, [Job(broken, (0,)), Job(KNOWN, (0,))]))
+    assert "colour" in results[0].failure and "\n" not in results[0].failure and results[1].failure is None
+    assert count_done(tmp_path, [Job(broken, (0,)), Job(KNOWN, (0,))]) == 1
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    path = KNOWN.record_path(tmp_path, 0)
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(InputError, match=r"seed-0\.json: not a readable record.*delete it"):
+        records_of(tmp_path, [Job(KNOWN, (0,))])
+
+
+def test_what_a_suite_costs(tmp_path):
+    other = Experiment("rlc", "phast-known", "tiny")
+    for experiment, seed, seconds in ((KNOWN, 0, 2.0), (KNOWN, 1, 4.0)):
+        about = {"seconds": {"train": seconds - 1.0, "evaluate": 1.0}}
+        runs.write_record(experiment.record_path(tmp_path, seed), about)
+    sums = cost(tmp_path, [Job(KNOWN, (0, 1, 2)), Job(other, (0,))])
+    assert (sums.done, sums.total, sums.spent, sums.whole) == (2, 4, 6.0, 12.0)
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+QUICK = Experiment("rlc", "phast-known", "quick")
+
+
+def _answer(folder, job, models, share, sender):
+    """What a process would do, with nothing computed: two jobs die, one of them every time."""
+    mark = folder / f"tried-{job.experiment.model}"
+    tries = int(mark.read_text()) if mark.exists() else 0
+    mark.write_text(str(tries + 1))
+    if job.experiment.model == "dies" or (job.experiment.model == "dies-once" and tries == 0):
+        os.kill(os.getpid(), signal.SIGKILL)
+    sender.send("ValueError: no" if job.experiment.model == "fails" else None)
+
+
+def test_a_process_that_dies_is_tried_again_and_takes_nobody_with_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "_work", _answer)
+    jobs = [Job(Experiment("rlc", model), (0,)) for model in ("fine", "dies-once", "dies", "fails")]
+    started = []
+    results = {r.job.experiment.model: r.failure for r in processes(tmp_path, jobs, 2, on_start=started.append)}
+    assert results["fine"] is None and results["dies-once"] is None
+    assert "exit code -9" in results["dies"] and results["fails"] == "ValueError: no"
+    tries = {model: int((tmp_path / f"tried-{model}").read_text()) for model in results}
+    assert tries == {"fine": 1, "dies-once": 2, "dies": suite.ATTEMPTS, "fails": 1} and len(started) == 7
+
+
+def test_the_cores_are_shared_out():
+    available = os.sched_getaffinity(0)
+    for count in (1, 2, 5):
+        shares = suite._shares(count)
+        assert len(shares) == count and all(share and share <= available for share in shares)
+        assert set().union(*shares) == available or count < len(available) or count >= len(available)
+    assert suite._shares(1) == [frozenset(available)]
+
+
+def _phast(*words, **kwargs):
+    return subprocess.Popen([sys.executable, "-m", "phast", *map(str, words)], text=True, **kwargs)
+
+
+def test_the_command_killed_at_any_moment_goes_on_where_it_was(tmp_path):
+    """A real suite, in processes of its own, killed with SIGKILL once its first record is there."""
+    words = ("suite", "--system", "rlc", "--model", "phast-known,phast-unknown", "--preset", "quick")
+    words += ("--seeds", 2, "--results", tmp_path)
+    first = QUICK.record_path(tmp_path, 0)
+    command = _phast(*words, "--jobs", 2, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 240
+        while not first.exists() and command.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        command.kill()
+        command.wait()
+    assert first.exists()
+    before = first.read_bytes(), first.stat().st_mtime_ns
+    again = _phast(*words, "--jobs", 1, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    out, err = again.communicate(timeout=300)
+    assert again.returncode == 0, err
+    assert "4 of 4 runs have a record" in out and "[4/4]" in err
+    assert (first.read_bytes(), first.stat().st_mtime_ns) == before
+    found = [json.loads(path.read_text()) for path in sorted(tmp_path.rglob("*.json"))]
+    wanted = [(m, s) for m in ("phast-known", "phast-unknown") for s in (0, 1)]
+    assert [(r["model"], r["seed"]) for r in found] == wanted
+        (m, s) for m in ("phast-known", "phast-unknown") for s in (0, 1)
+    ]
+    assert not list(tmp_path.rglob(".*.json.*"))  # nothing half-written
+
+
+# --- a cluster -------------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_of_two_workers_one_of_them_killed(tmp_path):
+    """Same records as here, though a worker dies in the middle of its run."""
+    distributed = pytest.importorskip("distributed", reason="the extra 'cluster' is not installed")
+    jobs = [Job(Experiment("rlc", model, "quick"), (0, 1)) for model in ("phast-known", "phast-unknown")]
+    local = distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
+    with local, distributed.Client(local) as client:
+        victim = next(iter(local.workers.values())).pid
+        results = suite.cluster(tmp_path / "cluster", jobs, client)
+        killed, finished = False, []
+        deadline = time.monotonic() + 30
+        while not killed and time.monotonic() < deadline:  # once it is busy
+            busy = [tasks for tasks in client.processing().values() if tasks]
+            if not finished and not busy:
+                finished.append(next(results))
+            else:
+                os.kill(victim, signal.SIGKILL)
+                killed = True
+        finished += list(results)
+    assert killed and len(finished) == 4 and [r.failure for r in finished] == [None] * 4
+    assert missing(tmp_path / "cluster", jobs) == []
+    list(here(tmp_path / "here", [Job(QUICK, (0,))]))
+    ours, theirs = (read_record(QUICK.record_path(tmp_path / where, 0)) for where in ("here", "cluster"))
+    assert untimed(ours) == untimed(theirs)
+
+
+def test_no_scheduler_is_one_clear_line():
+    pytest.importorskip("distributed")
+    with pytest.raises(InputError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+        suite.connect("tcp://127.0.0.1:9")
