@@ -104,7 +104,8 @@ def paper_table(name: str) -> PaperTable:
 
 @functools.cache
 def published() -> dict[str, dict[str, dict[str, Any]]]:
-    """system -> model -> metric -> [mean, std]; "parameters" -> count."""
+    """system -> model -> metric -> [mean, std]; "parameters" -> count. Beside the systems: ablation -> row -> the same,
+    or a plain number where the paper prints no deviation."""
     return tomllib.loads(resources.files("phast").joinpath("paper_tables.toml").read_text(encoding="utf-8"))
 
 
