@@ -191,8 +191,6 @@ def test_the_command_killed_at_any_moment_goes_on_where_it_was(tmp_path):
     found = [json.loads(path.read_text()) for path in sorted(tmp_path.rglob("*.json"))]
     wanted = [(m, s) for m in ("phast-known", "phast-unknown") for s in (0, 1)]
     assert [(r["model"], r["seed"]) for r in found] == wanted
-        (m, s) for m in ("phast-known", "phast-unknown") for s in (0, 1)
-    ]
     assert not list(tmp_path.rglob(".*.json.*"))  # nothing half-written
 
 
