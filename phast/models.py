@@ -50,14 +50,18 @@ def known(
     mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
     timestep: Timestep | None = None,
     midpoint: bool = False,
+    random_head: bool = False,
     key: PRNGKeyArray,
 ) -> Phast:
     """V and M given, the coefficients of a damping law learned: ``WindyDamping(Positive.uninformed(), …)``.
 
-    ``midpoint`` asks for the implicit midpoint core where the mass is constant too.
+    ``midpoint`` asks for the implicit midpoint core where the mass is constant too, ``random_head`` for an observer
+    whose correction does not start at zero.
     """
     system = PortHamiltonian(potential, mass, damping)
-    return _pipeline(system, MassCanonicalizer(), manifold, dt, timestep, key, midpoint=midpoint)
+    return _pipeline(
+        system, MassCanonicalizer(), manifold, dt, timestep, key, midpoint=midpoint, random_head=random_head
+    )
 
 
 def partial(
@@ -113,6 +117,7 @@ def _pipeline(
     key: PRNGKeyArray,
     *,
     midpoint: bool = False,
+    random_head: bool = False,
 ) -> Phast:
     """FD+TCN observer and Strang splitting: leapfrog where the mass is constant, implicit midpoint elsewhere."""
     if not (dt > 0 and math.isfinite(dt)):
@@ -120,7 +125,7 @@ def _pipeline(
     core = leapfrog() if system.separable and not midpoint else ImplicitMidpoint()
     return Phast(
         core=Core(system, Transition(core, ExplicitDamping(), timestep or Timestep(dt))),
-        observer=ConvolutionalObserver.create(manifold, key=key),
+        observer=ConvolutionalObserver.create(manifold, random_head=random_head, key=key),
         canonicalizer=canonicalizer,
         manifold=manifold,
         dt=dt,
@@ -201,7 +206,13 @@ _OTHER = Row(_as_given, mass=lambda system: system.port_hamiltonian.mass)
 
 
 def phast_known(
-    system: System, *, key: PRNGKeyArray, true_mass: bool = False, midpoint: bool = False, **variation: Any
+    system: System,
+    *,
+    key: PRNGKeyArray,
+    true_mass: bool = False,
+    midpoint: bool = False,
+    random_head: bool = False,
+    **variation: Any,
 ) -> Phast:
     """V and M from the system, every damping coefficient forgotten and learned.
 
@@ -216,6 +227,7 @@ def phast_known(
         mass=system.port_hamiltonian.mass if true_mass else row.mass(system),
         timestep=_timestep(system, row, **variation),
         midpoint=midpoint,
+        random_head=random_head,
         key=key,
     )
 

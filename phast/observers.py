@@ -91,7 +91,8 @@ class ConvolutionalObserver(AbstractObserver):
     """FD+TCN: the finite difference plus a causal convolutional correction of it (Eq. 7).
 
     Two convolutions of three taps read (q, fd) with angles wrapped; a linear head makes the correction. The head starts
-    at zero, so that training begins from the finite difference itself. 225 n + 3136 parameters.
+    at zero, so that training begins from the finite difference itself, unless ``random_head`` is asked for. 225 n + 3136
+    parameters.
     """
 
     manifold: Manifold
@@ -106,16 +107,18 @@ class ConvolutionalObserver(AbstractObserver):
         width: int = 32,
         taps: int = 3,
         dilations: tuple[int, ...] = (1, 2),
+        random_head: bool = False,
         key: PRNGKeyArray,
     ) -> "ConvolutionalObserver":
-        keys = jax.random.split(key, len(dilations))
+        keys = jax.random.split(key, len(dilations) + random_head)
         widths = (2 * manifold.size, *[width] * len(dilations))
         layers = tuple(
             CausalConvolution.create(taps, widths[i], widths[i + 1], dilation=d, key=keys[i])
             for i, d in enumerate(dilations)
         )
-        head = CausalConvolution(jnp.zeros((1, width, manifold.size)), jnp.zeros(manifold.size))
-        return cls(manifold, layers, head)
+        if random_head:
+            return cls(manifold, layers, CausalConvolution.create(1, width, manifold.size, key=keys[-1]))
+        return cls(manifold, layers, CausalConvolution(jnp.zeros((1, width, manifold.size)), jnp.zeros(manifold.size)))
 
     def velocities(self, q, dt):
         rough = FiniteDifference(self.manifold).velocities(q, dt)

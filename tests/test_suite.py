@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -146,13 +147,14 @@ def _answer(folder, job, models, share, sender):
 
 def test_a_process_that_dies_is_tried_again_and_takes_nobody_with_it(tmp_path, monkeypatch):
     monkeypatch.setattr(suite, "_work", _answer)
-    jobs = [Job(Experiment("rlc", model), (0,)) for model in ("fine", "dies-once", "dies", "fails")]
+    monkeypatch.setattr(suite, "ATTEMPTS", 2)
+    jobs = [Job(Experiment("rlc", model), (0,)) for model in ("dies-once", "dies", "fails")]
     started = []
     results = {r.job.experiment.model: r.failure for r in processes(tmp_path, jobs, 2, on_start=started.append)}
-    assert results["fine"] is None and results["dies-once"] is None
+    assert results["dies-once"] is None
     assert "exit code -9" in results["dies"] and results["fails"] == "ValueError: no"
     tries = {model: int((tmp_path / f"tried-{model}").read_text()) for model in results}
-    assert tries == {"fine": 1, "dies-once": 2, "dies": suite.ATTEMPTS, "fails": 1} and len(started) == 7
+    assert tries == {"dies-once": 2, "dies": 2, "fails": 1} and len(started) == 5
 
 
 def test_the_cores_are_shared_out():
@@ -160,7 +162,7 @@ def test_the_cores_are_shared_out():
     for count in (1, 2, 5):
         shares = suite._shares(count)
         assert len(shares) == count and all(share and share <= available for share in shares)
-        assert set().union(*shares) == available or count < len(available) or count >= len(available)
+        assert count < len(available) or set().union(*shares) == available
     assert suite._shares(1) == [frozenset(available)]
 
 
@@ -171,7 +173,7 @@ def _phast(*words, **kwargs):
 def test_the_command_killed_at_any_moment_goes_on_where_it_was(tmp_path):
     """A real suite, in processes of its own, killed with SIGKILL once its first record is there."""
     words = ("suite", "--system", "rlc", "--model", "phast-known,phast-unknown", "--preset", "quick")
-    words += ("--seeds", 2, "--results", tmp_path)
+    words += ("--seeds", 1, "--results", tmp_path)
     first = QUICK.record_path(tmp_path, 0)
     command = _phast(*words, "--jobs", 2, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
@@ -186,11 +188,10 @@ def test_the_command_killed_at_any_moment_goes_on_where_it_was(tmp_path):
     again = _phast(*words, "--jobs", 1, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     out, err = again.communicate(timeout=300)
     assert again.returncode == 0, err
-    assert "4 of 4 runs have a record" in out and "[4/4]" in err
+    assert "2 of 2 runs have a record" in out and "[2/2]" in err
     assert (first.read_bytes(), first.stat().st_mtime_ns) == before
     found = [json.loads(path.read_text()) for path in sorted(tmp_path.rglob("*.json"))]
-    wanted = [(m, s) for m in ("phast-known", "phast-unknown") for s in (0, 1)]
-    assert [(r["model"], r["seed"]) for r in found] == wanted
+    assert [(r["model"], r["seed"]) for r in found] == [("phast-known", 0), ("phast-unknown", 0)]
     assert not list(tmp_path.rglob(".*.json.*"))  # nothing half-written
 
 
@@ -200,22 +201,24 @@ def test_the_command_killed_at_any_moment_goes_on_where_it_was(tmp_path):
 def test_a_cluster_of_two_workers_one_of_them_killed(tmp_path):
     """Same records as here, though a worker dies in the middle of its run."""
     distributed = pytest.importorskip("distributed", reason="the extra 'cluster' is not installed")
-    jobs = [Job(Experiment("rlc", model, "quick"), (0, 1)) for model in ("phast-known", "phast-unknown")]
+    jobs = [Job(QUICK, (0, 1))]
     local = distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
+    killed = []
+
+    def kill_one_when_busy(client):
+        while not killed:
+            busy = [address for address, tasks in client.processing().items() if tasks]
+            pids = {worker.worker_address: worker.pid for worker in local.workers.values()}
+            if busy and busy[0] in pids:
+                os.kill(pids[busy[0]], signal.SIGKILL)
+                killed.append(busy[0])
+            time.sleep(0.1)
+
     with local, distributed.Client(local) as client:
-        victim = next(iter(local.workers.values())).pid
-        results = suite.cluster(tmp_path / "cluster", jobs, client)
-        killed, finished = False, []
-        deadline = time.monotonic() + 30
-        while not killed and time.monotonic() < deadline:  # once it is busy
-            busy = [tasks for tasks in client.processing().values() if tasks]
-            if not finished and not busy:
-                finished.append(next(results))
-            else:
-                os.kill(victim, signal.SIGKILL)
-                killed = True
-        finished += list(results)
-    assert killed and len(finished) == 4 and [r.failure for r in finished] == [None] * 4
+        killer = threading.Thread(target=kill_one_when_busy, args=(client,), daemon=True)
+        killer.start()
+        finished = list(suite.cluster(tmp_path / "cluster", jobs, client))
+    assert killed and sorted(r.failure or "" for r in finished) == [""] * 2
     assert missing(tmp_path / "cluster", jobs) == []
     list(here(tmp_path / "here", [Job(QUICK, (0,))]))
     ours, theirs = (read_record(QUICK.record_path(tmp_path / where, 0)) for where in ("here", "cluster"))
