@@ -58,6 +58,7 @@ def learn(
     potential: AbstractPotential | None = None,
     mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
     damping: AbstractDamping | None = None,
+    pairs: bool = False,
     base: Coefficient | None = None,
     bound: float | Literal["validated"] | None = None,
     preset: Literal["sharp", "paper"] = "sharp",
@@ -76,7 +77,9 @@ def learn(
     coefficients to learn, ``"partial"`` a ``potential`` as template, ``"unknown"`` nothing.
 
     ``preset="sharp"`` fits to second order (:mod:`phast.sharp`), in float64: call :func:`enable_float64` first.
-    ``passive`` makes it forecast by steps along which energy cannot rise (:func:`~phast.sharp.passive_transition`).
+    ``pairs`` says that the coordinates are points in the plane, x1, y1, x2, y2, …, that act on each other in pairs: V
+    is then a free function of every distance. ``passive`` makes it forecast by steps along which energy cannot rise
+    (:func:`~phast.sharp.passive_transition`).
 
     ``preset="paper"`` trains networks as the paper does, one in five trajectories (or windows of a long one) held out
     to select the model. ``base``, ``bound``, ``settings``, ``loss`` and ``checkpoint`` belong to it. ``bound`` is β̄ of
@@ -90,10 +93,10 @@ def learn(
     if preset == "sharp":
         if settings != Settings() or not (bound is base is checkpoint is None):
             raise InputError("base, bound, settings and checkpoint belong to preset='paper': leave them out, or add it")
-        start = _sharp_start(trajectories, regime, potential, mass, damping)
+        start = _sharp_start(trajectories, regime, potential, mass, damping, pairs)
         return sharpen(start, trajectories, seed=seed, passive=passive, on_stage=on_stage).model
-    if passive:
-        raise InputError("passive=True goes with preset='sharp'")
+    if passive or pairs:
+        raise InputError("passive=True and pairs=True go with preset='sharp'")
     check_motion(trajectories)
     if bound == "validated":
         return _best_bound(
@@ -163,14 +166,14 @@ def _best_bound(
     return best
 
 
-def _sharp_start(data: Trajectories, regime, potential, mass, damping) -> PortHamiltonian:
+def _sharp_start(data: Trajectories, regime, potential, mass, damping, pairs) -> PortHamiltonian:
     if regime == "known":
         potential, damping = _given(potential, damping)
         return PortHamiltonian(potential, mass, damping)
     if regime == "partial":
-        return partial_system(data, _template(potential), mass, damping)
+        return partial_system(data, _template(potential), mass, damping, pairs=pairs)
     if regime == "unknown":
-        return unknown_system(data, mass, damping)
+        return unknown_system(data, mass, damping, pairs=pairs)
     raise _unknown_regime(regime)
 
 

@@ -91,8 +91,8 @@ class ConvolutionalObserver(AbstractObserver):
     """FD+TCN: the finite difference plus a causal convolutional correction of it (Eq. 7).
 
     Two convolutions of three taps read (q, fd) with angles wrapped; a linear head makes the correction. The head starts
-    at zero, so that training begins from the finite difference itself, unless ``random_head`` is asked for. 225 n + 3136
-    parameters.
+    at zero, so that training begins from the finite difference itself, unless ``random_head`` is asked for.
+    225 n + 3136 parameters.
     """
 
     manifold: Manifold

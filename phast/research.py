@@ -187,6 +187,9 @@ def reproduce(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder for each table as .txt, .md, .tex and .json.")
     ] = None,
+    into: Annotated[
+        Path | None, typer.Option(help="A Markdown file: tables between <!-- NAME --> and <!-- /NAME --> are renewed.")
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="For a figure: the file to draw it into.")] = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -221,6 +224,8 @@ def reproduce(
         _print_sheet(made[-1], form)
         if output is not None:
             _write_sheet(made[-1], output / chosen.name)
+        if into is not None:
+            _renew(into, name, made[-1])
     write_json(json_file, [{"title": each.title, "rows": each.data} for each in made])
     _report_failures(failures)
 
@@ -263,6 +268,19 @@ def _write_sheet(made: "Sheet", stem: Path) -> None:
     contents = {".txt": made.text(), ".md": made.markdown(), ".tex": made.latex(), ".json": made.json()}
     for suffix, content in contents.items():
         write_atomically(stem.with_name(stem.name + suffix), (content + "\n").encode())
+
+
+def _renew(document: Path, name: str, made: "Sheet") -> None:
+    """Put a table between its marks in a Markdown file."""
+    from phast.tables import between_marks
+
+    try:
+        text = document.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {document}: {error.strerror}") from None
+    if (found := between_marks(text, name)) is None:
+        raise InputError(f"{document}: has no place <!-- {name} --> … <!-- /{name} -->")
+    write_atomically(document, (text[: found[0]] + made.markdown() + text[found[1] :]).encode())
 
 
 class Figure(NamedTuple):

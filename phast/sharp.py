@@ -17,7 +17,14 @@ from jaxtyping import Array, Float
 
 from phast.components.damping import AbstractDamping, PSDDamping, SplineDamping, SumDamping, WindyDamping
 from phast.components.mass import AbstractMass, ConstantMass
-from phast.components.potential import AbstractPotential, SeriesPotential, SplinePotential, Sum, series_degree
+from phast.components.potential import (
+    AbstractPotential,
+    PairPotential,
+    SeriesPotential,
+    SplinePotential,
+    Sum,
+    series_degree,
+)
 from phast.components.spline import Grid
 from phast.datasets import Trajectories, refuse_turns
 from phast.derivatives import choose_smoother, differentiate, noise_scale
@@ -48,6 +55,7 @@ WINDOW, ITERATIONS = 40, 12  # fewer of several coordinates
 SUBSTEPS = (1, 2, 4)  # of Runge–Kutta per sample, from which the data choose
 _ALONG = {1: (32, 64), 2: (24, 40)}  # nodes of potential and damping along each coordinate
 _ACROSS = (12, 6)  # and over each pair of them, where there are two
+_PAIR_NODES = 64  # along each distance between points
 _TERMS = 300  # at most, in the series that stands for a potential of more coordinates
 
 
@@ -55,10 +63,15 @@ _TERMS = 300  # at most, in the series that stands for a potential of more coord
 
 
 def partial_system(
-    data: Trajectories, template: AbstractPotential, mass: AbstractMass, damping: AbstractDamping | None = None
+    data: Trajectories,
+    template: AbstractPotential,
+    mass: AbstractMass,
+    damping: AbstractDamping | None = None,
+    *,
+    pairs: bool = False,
 ) -> PortHamiltonian:
     """PARTIAL: the template plus a free residual; a free D(q) unless a damping law is given."""
-    potential = Sum((template, *_free_potential(data)))
+    potential = Sum((template, *_free_potential(data, pairs)))
     return PortHamiltonian(potential, mass, free_damping(data) if damping is None else damping)
 
 
@@ -66,14 +79,23 @@ def unknown_system(
     data: Trajectories,
     mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
     damping: AbstractDamping | None = None,
+    *,
+    pairs: bool = False,
 ) -> PortHamiltonian:
     """UNKNOWN: V and D are free. M is the anchor of the scale that V, M and D share, and not learned."""
-    return PortHamiltonian(Sum(_free_potential(data)), mass, free_damping(data) if damping is None else damping)
+    return PortHamiltonian(Sum(_free_potential(data, pairs)), mass, free_damping(data) if damping is None else damping)
 
 
-def _free_potential(data: Trajectories) -> tuple[AbstractPotential, ...]:
-    """Cubic splines along each coordinate and over a pair; a series of products where there are more."""
+def _free_potential(data: Trajectories, pairs: bool) -> tuple[AbstractPotential, ...]:
+    """Cubic splines along each coordinate and over a pair; a series of products where there are more.
+
+    With ``pairs`` the coordinates are points in the plane, and a spline of every distance takes their place.
+    """
     n, q = data.manifold.size, jnp.asarray(data.q.reshape(-1, data.manifold.size))
+    if pairs:
+        if n < 4 or n % 2 or any(data.manifold.circles):
+            raise InputError(f"pairs of points in the plane need coordinates x1, y1, x2, y2, …, not {n} of them")
+        return (PairPotential.flat(q, _PAIR_NODES),)
     if n not in _ALONG:
         return (SeriesPotential.flat(data.manifold, q, series_degree(data.manifold.circles, _TERMS)),)
     return tuple(SplinePotential.flat(grid) for grid in _grids(data.manifold, q, _ALONG[n][0], _ACROSS[0]))
@@ -224,11 +246,12 @@ def _partial(system: System, data: Trajectories) -> PortHamiltonian:
     """A spline residual beside the template; a free D(q) on windy systems, the law's coefficients elsewhere."""
     law = true_damping(system)
     free = isinstance(law, WindyDamping)
-    return partial_system(data, row_of(system).template(system), _mass(system), None if free else forgotten(law))
+    template, law = row_of(system).template(system), None if free else forgotten(law)
+    return partial_system(data, template, _mass(system), law, pairs=system.pairs)
 
 
 def _unknown(system: System, data: Trajectories) -> PortHamiltonian:
-    return unknown_system(data, _mass(system))
+    return unknown_system(data, _mass(system), pairs=system.pairs)
 
 
 def _mass(system: System) -> AbstractMass:

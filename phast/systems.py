@@ -35,7 +35,9 @@ class System(eqx.Module):
     """A simulator: what moves, how it is sampled in time, and where it starts.
 
     ``regime`` is what the paper's Table 1 assumes known. ``constant_mass`` is the paper's separable approximation: the
-    diagonal of M(q) averaged over the configurations, and M itself where it is constant.
+    diagonal of M(q) averaged over the configurations, and M itself where it is constant. ``pairs`` says that the
+    coordinates are points in the plane that act on each other in pairs: geometry, which a model may know without
+    knowing the law.
     """
 
     name: str
@@ -48,6 +50,7 @@ class System(eqx.Module):
     initial: Initial
     constant_mass: ConstantMass
     benchmark: bool = False
+    pairs: bool = False
 
     @property
     def port_hamiltonian(self) -> PortHamiltonian:
@@ -281,6 +284,7 @@ _TABLE = (
         initial=_with_momentum(_triangle(2.0 ** (1 / 6) / math.sqrt(3.0), 0.05), _normal(6, 0.1)),
         constant_mass=ConstantMass(1.0),
         benchmark=True,
+        pairs=True,
     ),
     System(
         name="heat-exchange",  # c = (1, 1), κ = 0.5, κ_loss = 0.1, τ = (1, 1)
@@ -305,6 +309,7 @@ _TABLE = (
         initial=_with_momentum(_triangle(2.0, 0.3), _normal(6, 0.5)),
         constant_mass=ConstantMass(_BODY_MASSES),
         benchmark=True,
+        pairs=True,
     ),
     System(
         name="predator-prey",

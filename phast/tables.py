@@ -233,6 +233,14 @@ def sheet(title: str, rows: Sequence[Comparison]) -> Sheet:
     return Sheet(title, [*varying, *shown], lines, data)
 
 
+def between_marks(text: str, name: str) -> tuple[int, int] | None:
+    """Where the table called ``name`` stands in a Markdown text, between <!-- name --> and <!-- /name -->."""
+    opening, closing = f"<!-- {name} -->\n", f"\n<!-- /{name} -->"
+    start = text.find(opening)
+    end = text.find(closing, start)
+    return None if start < 0 or end < 0 else (start + len(opening), end)
+
+
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 

@@ -2,11 +2,13 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from phast.catalogue import NOT_YET, TABLES
 from phast.runs import PRESETS, Experiment
+from phast.suite import records_of
 from phast.systems import SYSTEMS
 from phast.tables import (
     BASELINES,
@@ -16,6 +18,7 @@ from phast.tables import (
     Row,
     Summary,
     Table,
+    between_marks,
     compare,
     figure,
     jobs_of,
@@ -90,6 +93,23 @@ def test_four_formats_say_the_same():
 )  # fmt: skip
 def test_figures_read_well(value, text):
     assert figure(value) == text
+
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHOWN = [(document, name) for document in DOCUMENTS for name in TABLES if between_marks(document.read_text(), name)]
+
+
+@pytest.mark.parametrize("document, name", SHOWN, ids=lambda value: getattr(value, "name", value))
+def test_tables_in_the_documents_are_those_that_the_records_give(document, name):
+    """`phast reproduce NAME --records-only --into DOCUMENT` renews one."""
+    text, table = document.read_text(), TABLES[name]
+    start, end = between_marks(text, name)
+    assert text[start:end] == table.sheet(records_of(ROOT / "results", jobs_of(table))).markdown()
+
+
+def test_the_readme_shows_tables():
+    assert len([name for document, name in SHOWN if document.name == "README.md"]) >= 2
 
 
 # --- the catalogue ---------------------------------------------------------------------------------------------------

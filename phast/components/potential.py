@@ -302,6 +302,23 @@ def _last_factor(index: tuple[int, ...]) -> tuple[int, int]:
     return i, index[i]
 
 
+class PairPotential(AbstractPotential):
+    """V(q) = Σ_{i<j} V_ij(|x_i - x_j|): points in the plane, x₁, y₁, x₂, y₂, …, every pair with its own free law."""
+
+    laws: tuple[SplinePotential, ...]
+
+    @classmethod
+    def flat(cls, q: Float[Array, "samples n"], count: int) -> "PairPotential":
+        """V = 0, with ``count`` nodes over the distances that the samples show."""
+        distances = jnp.sqrt(jax.vmap(_pair_distances_squared)(q))
+        line = Manifold.parse("distance")
+        return cls(tuple(SplinePotential.flat(Grid.over(line, d[:, None], count)) for d in distances.T))
+
+    def __call__(self, q):
+        distances = jnp.sqrt(_pair_distances_squared(q))
+        return sum(law(distances[i : i + 1]) for i, law in enumerate(self.laws))
+
+
 class Sum(AbstractPotential):
     """Σ V_i."""
 
