@@ -1,11 +1,13 @@
-"""Recurrent blocks: gated ones, and banks of linear 2x2 recurrences (S5, LinOSS, D-LinOSS).
+"""Recurrent blocks: gated ones (GRU, LSTM) and linear ones (S5, LinOSS, D-LinOSS).
 
-A diagonal state space whose states come in conjugate pairs is a bank of real 2x2 recurrences s_k = M s_{k-1} + f_k, one
-per pair; an oscillator (z, x) is one too. So all three linear models share :func:`run_bank` and differ in M and f. All
-parameters are real: the published counts are those of real numbers (a pair counts twice, for Re and Im), and an
-optimiser needs no convention for complex gradients. A plain ``lax.scan`` over the bank is faster here than an
-associative one, which moves the whole sequence through memory log T times.
+A diagonal state space whose states come in conjugate pairs is a row of real 2x2 recurrences, one per pair; an
+oscillator (z, x) is one too. All parameters are real: the published counts are those of real numbers (a pair counts
+twice, for Re and Im), and an optimiser needs no convention for complex gradients. What a sample adds to a state is one
+matrix product for the whole sequence; what is left in the loop over time is a dozen multiplications per pair, so a
+plain ``lax.scan`` is faster on a CPU than an associative one, which moves the sequence through memory log T times.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,6 @@ from jaxtyping import Array, Complex, Float, PRNGKeyArray
 
 from phast.baselines.sequence import AbstractBlock, Affine, LayerNorm
 from phast.errors import InputError
-
-UNROLL = 4  # steps of a scan per loop iteration: less overhead, longer compilation
 
 # --- gated -----------------------------------------------------------------------------------------------------------
 
@@ -86,25 +86,7 @@ def _gates(inputs: int, width: int, count: int, key: PRNGKeyArray) -> tuple[Affi
     )
 
 
-# --- banks of 2x2 recurrences ----------------------------------------------------------------------------------------
-
-Bank = Float[Array, "2 2 P"]  # M[i, j, k]: what component j of recurrence k gives to component i
-Pairs = Float[Array, "2 P"]
-
-
-def advance_bank(bank: Bank, state: Pairs, drive: Pairs) -> Pairs:
-    """s' = M s + f for every recurrence of the bank."""
-    return bank[:, 0] * state[0] + bank[:, 1] * state[1] + drive
-
-
-def run_bank(bank: Bank, drive: Float[Array, "T 2 P"]) -> Float[Array, "T 2 P"]:
-    """The states after every sample, from rest."""
-
-    def body(state, drive_t):
-        state = advance_bank(bank, state, drive_t)
-        return state, state
-
-    return jax.lax.scan(body, jnp.zeros_like(drive[0]), drive, unroll=UNROLL)[1]
+# --- linear: S5 ------------------------------------------------------------------------------------------------------
 
 
 class S5(AbstractBlock):
@@ -118,8 +100,8 @@ class S5(AbstractBlock):
     norm: LayerNorm
     decay: Float[Array, " pairs"]
     frequency: Float[Array, " pairs"]
-    into: Float[Array, "d P"]  # Re B and Im B, side by side
-    out: Float[Array, "P d"]  # 2 Re C over -2 Im C: both of a pair count
+    into: tuple[Float[Array, "d pairs"], Float[Array, "d pairs"]]  # Re B, Im B
+    out: tuple[Float[Array, "pairs d"], Float[Array, "pairs d"]]  # Re C, Im C
     skip: Float[Array, " d"]
     step: float = 0.01
 
@@ -132,14 +114,11 @@ class S5(AbstractBlock):
         eigenvalues, vectors = hippo_pairs(states)
         b = jax.random.normal(b_key, (width, states)) * width**-0.5
         c = jax.random.normal(c_key, (states, width)) * states**-0.5
-        rotated, back = vectors.conj(), vectors.T  # Vᴴb, as rows; and cV
-        real, imaginary = (jnp.asarray(part, dtype=float) for part in (eigenvalues.real, eigenvalues.imag))
         return cls(
             LayerNorm.create(width),
-            real,
-            imaginary,
-            b @ jnp.asarray(np.concatenate([rotated.real, rotated.imag], axis=1), dtype=float),
-            2.0 * jnp.asarray(np.concatenate([back.real, -back.imag]), dtype=float) @ c,
+            *_parts(eigenvalues),
+            tuple(b @ part for part in _parts(vectors.conj())),
+            tuple(part @ c for part in _parts(vectors.T)),
             jax.random.normal(d_key, (width,)),
         )
 
@@ -147,32 +126,49 @@ class S5(AbstractBlock):
         """Λ, clipped."""
         return jax.lax.complex(jnp.minimum(self.decay, -1e-4), self.frequency)
 
-    def discretised(self) -> tuple[Complex[Array, " pairs"], Complex[Array, " pairs"]]:
-        """Λ̄, and what B is multiplied by."""
+    def discretised(self) -> tuple[Complex[Array, " pairs"], Complex[Array, "d pairs"]]:
+        """Λ̄ and B̄."""
         eigenvalues = self.eigenvalues()
-        return jnp.exp(eigenvalues * self.step), jnp.expm1(eigenvalues * self.step) / eigenvalues
+        return jnp.exp(eigenvalues * self.step), jnp.expm1(eigenvalues * self.step) / eigenvalues * jax.lax.complex(
+            *self.into
+        )
 
     def __call__(self, x, key=None):
         u = self.norm(x)
-        return self._answer(x, u, run_bank(*self._bank(u)))
+        advance, (real, imaginary) = self._recurrence()
+
+        def body(state, drive):
+            return (advance(state, drive),) * 2
+
+        return self._answer(x, u, jax.lax.scan(body, self.start(0), (u @ real, u @ imaginary))[1])
 
     def start(self, length):
-        return jnp.zeros_like(self.decay, shape=(2, *self.decay.shape))
+        return jnp.zeros_like(self.decay), jnp.zeros_like(self.decay)
 
     def update(self, cache, x):
         u = self.norm(x)
-        state = advance_bank(self._bank(u)[0], cache, self._bank(u)[1])
+        advance, (real, imaginary) = self._recurrence()
+        state = advance(cache, (u @ real, u @ imaginary))
         return state, self._answer(x, u, state)
 
-    def _bank(self, u):
-        turn, hold = self.discretised()
-        bank = jnp.array([[turn.real, -turn.imag], [turn.imag, turn.real]])
-        real, imaginary = jnp.split(u @ self.into, 2, axis=-1)
-        drive = [hold.real * real - hold.imag * imaginary, hold.imag * real + hold.real * imaginary]
-        return bank, jnp.stack(drive, axis=-2)
+    def _recurrence(self):
+        """x, drive -> Λ̄x + drive on pairs (Re, Im), and the two parts of B̄."""
+        turn, into = self.discretised()
+        a, b = turn.real, turn.imag
+
+        def advance(state, drive):
+            return a * state[0] - b * state[1] + drive[0], b * state[0] + a * state[1] + drive[1]
+
+        return advance, (into.real, into.imag)
 
     def _answer(self, x, u, state):
-        return x + jax.nn.gelu(state.reshape(*state.shape[:-2], -1) @ self.out + self.skip * u)
+        """Both of a conjugate pair count: their sum is twice the real part of one."""
+        y = 2.0 * (state[0] @ self.out[0] - state[1] @ self.out[1])
+        return x + jax.nn.gelu(y + self.skip * u)
+
+
+def _parts(numbers: Complex[np.ndarray, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    return jnp.asarray(numbers.real, dtype=float), jnp.asarray(numbers.imag, dtype=float)
 
 
 def hippo_pairs(states: int) -> tuple[Complex[np.ndarray, " pairs"], Complex[np.ndarray, "P pairs"]]:
@@ -182,16 +178,45 @@ def hippo_pairs(states: int) -> tuple[Complex[np.ndarray, " pairs"], Complex[np.
     """
     root = np.sqrt(2.0 * np.arange(states) + 1.0)
     lower = np.tril(np.outer(root, root), -1)
-    frequencies, vectors = np.linalg.eigh(-1j * 0.5 * (lower.T - lower))
+    frequencies, vectors = np.linalg.eigh(-0.5j * (lower.T - lower))
     kept = frequencies > 0
     return -0.5 + 1j * frequencies[kept], vectors[:, kept]
+
+
+# --- linear: oscillators ---------------------------------------------------------------------------------------------
+
+
+class Oscillators(NamedTuple):
+    """z_k = (z - dt A x)/S + f_k, x_k = x + dt z_k with f = dt Bu/S: every discretisation below, by its S."""
+
+    stiffness: Float[Array, " P"]
+    scale: Float[Array, " P"]
+    dt: Float[Array, " P"]
+
+    def advance(self, state, force):
+        z, x = state
+        z = (z - self.dt * self.stiffness * x) / self.scale + force
+        return z, x + self.dt * z
+
+    def run(self, u: Float[Array, "T d"], into: Float[Array, "d P"]) -> Float[Array, "T P"]:
+        """x after every sample, from rest."""
+
+        def body(state, force):
+            state = self.advance(state, force)
+            return state, state[1]
+
+        rest = jnp.zeros_like(self.dt)
+        return jax.lax.scan(body, (rest, rest), self.forces(u, into))[1]
+
+    def forces(self, u, into):
+        return u @ (into * (self.dt / self.scale))
 
 
 class LinOSS(AbstractBlock):
     """u + GELU(SSM(LN u)) with d forced oscillators z' = -Ax + Bu, x' = z, y = Cx + D⊙u, A = relu(Â) ≥ 0, dt = 1.
 
-    ``implicit`` (IM), with S = 1 + dt²A: z_k = (z - dt A x + dt Bu)/S, x_k = x + dt z_k.
-    Otherwise IMEX: z_k = z + dt(-A x + Bu), x_k = x + dt z_k, which is stable while dt²A ≤ 4.
+    ``implicit`` (IM), with S = 1 + dt²A: z_k = (z - dt A x + dt Bu)/S, x_k = (dt z + x + dt² Bu)/S = x + dt z_k.
+    Otherwise IMEX, with S = 1: z_k = z + dt(-A x + Bu), x_k = x + dt z_k, which is stable while dt²A ≤ 4.
     A is d numbers, B and C are d² each (real), and with D and the norm a block has 2d² + 4d.
     """
 
@@ -216,35 +241,25 @@ class LinOSS(AbstractBlock):
             implicit=implicit,
         )
 
-    def bank(self) -> Bank:
-        """M of (z, x)."""
-        a, dt = jax.nn.relu(self.stiffness), self.step
-        one = jnp.ones_like(a)
-        if self.implicit:
-            return jnp.array([[one, -dt * a], [dt * one, one]]) / (1.0 + dt**2 * a)
-        return jnp.array([[one, -dt * a], [dt * one, 1.0 - dt**2 * a]])
+    def oscillators(self) -> Oscillators:
+        a = jax.nn.relu(self.stiffness)
+        scale = 1.0 + self.step**2 * a if self.implicit else jnp.ones_like(a)
+        return Oscillators(a, scale, jnp.full_like(a, self.step))
 
     def __call__(self, x, key=None):
         u = self.norm(x)
-        return self._answer(x, u, run_bank(self.bank(), self._drive(u)))
+        return self._answer(x, u, self.oscillators().run(u, self.into))
 
     def start(self, length):
-        return jnp.zeros_like(self.stiffness, shape=(2, *self.stiffness.shape))
+        return jnp.zeros_like(self.stiffness), jnp.zeros_like(self.stiffness)
 
     def update(self, cache, x):
-        u = self.norm(x)
-        state = advance_bank(self.bank(), cache, self._drive(u))
-        return state, self._answer(x, u, state)
+        u, oscillators = self.norm(x), self.oscillators()
+        state = oscillators.advance(cache, oscillators.forces(u, self.into))
+        return state, self._answer(x, u, state[1])
 
-    def _drive(self, u):
-        """What Bu adds to (z, x): x_k = x + dt z_k in both forms."""
-        pull = self.step * (u @ self.into)
-        if self.implicit:
-            pull = pull / (1.0 + self.step**2 * jax.nn.relu(self.stiffness))
-        return jnp.stack([pull, self.step * pull], axis=-2)
-
-    def _answer(self, x, u, state):
-        return x + jax.nn.gelu(state[..., 1, :] @ self.out + self.skip * u)
+    def _answer(self, x, u, seen):
+        return x + jax.nn.gelu(seen @ self.out + self.skip * u)
 
 
 class DLinOSS(AbstractBlock):
@@ -259,8 +274,8 @@ class DLinOSS(AbstractBlock):
     stiffness: Float[Array, " P"]
     damping: Float[Array, " P"]
     step: Float[Array, " P"]  # dt = σ(step)
-    into: Float[Array, "d twice_P"]
-    out: Float[Array, "twice_P d"]
+    into: Float[Array, "d twice_P"]  # Re B, Im B
+    out: Float[Array, "twice_P d"]  # Re C, -Im C
     skip: Float[Array, " d"]
     gate: Affine
 
@@ -286,36 +301,27 @@ class DLinOSS(AbstractBlock):
             Affine.create(width, 2 * width, key=keys[6]),
         )
 
-    def constants(self) -> tuple[Float[Array, " P"], Float[Array, " P"], Float[Array, " P"]]:
-        """(A, S, dt) as they act: G made non-negative and A brought into its interval."""
+    def oscillators(self) -> Oscillators:
+        """G made non-negative and A brought into its interval; once for real and once for imaginary parts."""
         dt = jax.nn.sigmoid(self.step)
-        s = 1.0 + dt * jax.nn.relu(self.damping)
-        a = jnp.clip(self.stiffness, ((jnp.sqrt(s) - 1.0) / dt) ** 2, ((jnp.sqrt(s) + 1.0) / dt) ** 2)
-        return a, s, dt
-
-    def bank(self) -> Bank:
-        """M of (z, x), for the real and again for the imaginary parts of the oscillators."""
-        a, s, dt = self.constants()
-        return jnp.tile(jnp.array([[1.0 / s, -dt * a / s], [dt / s, 1.0 - dt**2 * a / s]]), 2)
+        scale = 1.0 + dt * jax.nn.relu(self.damping)
+        a = jnp.clip(self.stiffness, ((jnp.sqrt(scale) - 1.0) / dt) ** 2, ((jnp.sqrt(scale) + 1.0) / dt) ** 2)
+        return Oscillators(jnp.tile(a, 2), jnp.tile(scale, 2), jnp.tile(dt, 2))
 
     def __call__(self, x, key=None):
         u = self.norm(x)
-        return self._answer(x, u, run_bank(self.bank(), self._drive(u)))
+        return self._answer(x, u, self.oscillators().run(u, self.into))
 
     def start(self, length):
-        return jnp.zeros_like(self.out, shape=(2, self.out.shape[0]))
+        rest = jnp.zeros_like(self.step, shape=self.out.shape[:1])
+        return rest, rest
 
     def update(self, cache, x):
-        u = self.norm(x)
-        state = advance_bank(self.bank(), cache, self._drive(u))
-        return state, self._answer(x, u, state)
+        u, oscillators = self.norm(x), self.oscillators()
+        state = oscillators.advance(cache, oscillators.forces(u, self.into))
+        return state, self._answer(x, u, state[1])
 
-    def _drive(self, u):
-        _, s, dt = self.constants()
-        pull = jnp.tile(dt / s, 2) * (u @ self.into)
-        return jnp.stack([pull, jnp.tile(dt, 2) * pull], axis=-2)
-
-    def _answer(self, x, u, state):
-        y = jax.nn.gelu(state[..., 1, :] @ self.out + self.skip * u)
+    def _answer(self, x, u, seen):
+        y = jax.nn.gelu(seen @ self.out + self.skip * u)
         value, gate = jnp.split(self.gate(y), 2, axis=-1)
         return x + value * jax.nn.sigmoid(gate)
