@@ -104,12 +104,12 @@ _EXPORTS = {
     "datasets": ("Trajectories", "as_trajectories", "benchmark_split", "simulate"),
     "observers": ("ConvolutionalObserver", "FiniteDifference", "IdentityCanonicalizer", "MassCanonicalizer"),
     "forecaster": ("Core", "Phast", "PhastBlock", "autoregressive"),
-    "models": ("MODELS", "known", "parameter_count", "partial", "unknown"),
+    "models": ("FULL_STATE", "MODELS", "known", "parameter_count", "partial", "unknown"),
     "checkpoint": ("describe", "load", "save"),
     "horizon": ("ModelAware",),
     "training": ("FullStateLoss", "HorizonLoss", "NextStepLoss", "PhysicsLoss", "Settings", "fit"),
     "sharp": ("passive_transition",),
-    "metrics": ("evaluate",),
+    "metrics": ("evaluate", "evaluate_full_state"),
     "api": ("adapt", "damping", "enable_float64", "estimate", "filter_states", "forecast", "learn"),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
