@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,11 @@ def wandering(length, seed=0, count=None):
     return jnp.asarray(np.cumsum(steps, axis=-2), dtype=float)
 
 
+@eqx.filter_jit
+def predict(model, q, key=None):
+    return model.predict_next(q, key=key)
+
+
 @pytest.fixture(params=VARIANTS)
 def model(request):
     return built(request.param)
@@ -86,7 +92,7 @@ def test_parameters(name):
 
 
 def test_the_printed_counts():
-    one = {name: parameter_count(MODELS[name](WINDY, key=jax.random.key(0))) for name in BASELINES}
+    one = {name: expected_count(name, 1, 64) for name in BASELINES}
     assert one == {
         "gru": 37_889,
         "lstm": 50_497,
@@ -110,10 +116,10 @@ def test_rollout_from_the_cache_is_rerunning_the_prefix(model, float64):
     """K/V, hidden states and S against predict_next on the growing sequence; past one chunk of the VPT."""
     model = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, model)
     context, horizon = wandering(13), 7
-    rolled = autoregressive(model, context, horizon)
-    grown = context
-    for _ in range(horizon):
-        grown = jnp.concatenate([grown, model.predict_next(grown)[-1:]])
+    rolled = eqx.filter_jit(autoregressive)(model, context, horizon)
+    grown = jnp.concatenate([context, jnp.zeros((horizon, 2))])  # one shape: what comes later has no influence
+    for t in range(13, 20):
+        grown = grown.at[t].set(predict(model, grown)[t - 1])
     np.testing.assert_allclose(rolled, grown[13:], rtol=1e-9, atol=1e-9)
 
 
@@ -121,28 +127,39 @@ def test_predictions_are_causal(model):
     q = wandering(24)
     for t in (0, 5, 17):
         changed = q.at[t + 1 :].add(3.0)
-        before, after = (model.predict_next(x)[: t + 1] for x in (q, changed))
+        before, after = (predict(model, x)[: t + 1] for x in (q, changed))
         np.testing.assert_allclose(before, after, rtol=1e-5, atol=1e-6)
-    assert not np.allclose(model.predict_next(q)[-1], model.predict_next(q.at[10].add(0.5))[-1], atol=1e-7)
+    assert not np.allclose(predict(model, q)[-1], predict(model, q.at[10].add(0.5))[-1], atol=1e-7)
 
 
 def test_whole_turns_of_an_angle_are_not_seen(model):
-    q = wandering(12)
-    turned = model.predict_next(q.at[4:, 1].add(2.0 * np.pi))
-    assert np.max(model.manifold.squared_error(model.predict_next(q), turned)) < 1e-6
+    q = wandering(24)
+    turned = predict(model, q.at[4:, 1].add(2.0 * np.pi))
+    assert np.max(model.manifold.squared_error(predict(model, q), turned)) < 1e-6
 
 
-def test_loss_goes_down_and_gradients_are_finite(model):
-    data = Batch(wandering(20, seed=1, count=8))
+@pytest.mark.parametrize("name", [*BASELINES, "linoss-imex"])
+def test_loss_goes_down_and_gradients_are_finite(name):
+    data, optimiser = Batch(wandering(20, seed=1, count=8)), optax.adam(1e-2)
+    params, static = eqx.partition(built(name), eqx.is_inexact_array)
 
-    def loss(model):
-        return jnp.mean(jax.vmap(lambda b: NextStepLoss().selection(model, b))(data))
+    def loss(params, key):
+        model = eqx.combine(params, static)
+        return jnp.mean(jax.vmap(lambda b: NextStepLoss()(model, b, key))(data))
 
-    gradients = jax.tree.leaves(eqx.filter_jit(eqx.filter_grad(loss))(model))
-    assert all(np.isfinite(g).all() for g in gradients) and sum(np.any(g != 0) for g in gradients) >= 6
-    settings = Settings(epochs=6, batch_size=4, learning_rate=3e-3, validate_every=6)
-    _, history = fit(model, data, data, loss=NextStepLoss(), settings=settings, key=jax.random.key(0))
-    assert history.loss[-1] < 0.97 * history.loss[0]
+    @jax.jit
+    def step(params, state, key):
+        value, slope = jax.value_and_grad(loss)(params, key)
+        change, state = optimiser.update(slope, state)
+        return optax.apply_updates(params, change), state, value, slope
+
+    state, losses = optimiser.init(params), []
+    for i in range(12):
+        params, state, value, slope = step(params, state, jax.random.key(i))
+        losses.append(float(value))
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(slope))
+    assert all(np.any(leaf != 0) for leaf in jax.tree.leaves(slope))
+    assert min(losses[-3:]) < 0.95 * losses[0]
 
 
 def test_checkpoints(model, tmp_path):
@@ -162,13 +179,14 @@ def test_evaluate(name):
 
 
 def test_only_what_is_random_depends_on_the_key():
-    q = wandering(15)
+    q = wandering(24)
     for name in BASELINES:
-        plain, one, other = (built(name).predict_next(q, key=k) for k in (None, jax.random.key(1), jax.random.key(2)))
+        plain, one, other = (predict(built(name), q, k) for k in (None, jax.random.key(1), jax.random.key(2)))
         if name == "transformer":
             assert not np.allclose(plain, one) and not np.allclose(one, other)
         else:
-            assert np.array_equal(plain, one) and np.array_equal(plain, other)
+            np.testing.assert_allclose(plain, one, rtol=1e-5, atol=1e-6)
+            assert np.array_equal(one, other)
     batch, loss = Batch(q), NextStepLoss()
     assert loss(built("transformer"), batch, jax.random.key(1)) != loss.selection(built("transformer"), batch)
 
