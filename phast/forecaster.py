@@ -34,12 +34,17 @@ class AbstractForecaster(eqx.Module):
     manifold: eqx.AbstractVar[Manifold]
 
     @abstractmethod
-    def predict_next(self, q: Float[Array, "T n"], u: Inputs = None) -> Float[Array, "T n"]:
-        """Row t is the prediction of q_{t+1} from q_0 … q_t (teacher forced)."""
+    def predict_next(
+        self, q: Float[Array, "T n"], u: Inputs = None, *, key: PRNGKeyArray | None = None
+    ) -> Float[Array, "T n"]:
+        """Row t is the prediction of q_{t+1} from q_0 … q_t (teacher forced). A key is for training: dropout."""
 
     @abstractmethod
-    def init_cache(self, context: Float[Array, "K n"], past: Past = None) -> PyTree:
-        """What :meth:`step` needs to know of the context and of the K - 1 inputs that acted between its samples."""
+    def init_cache(self, context: Float[Array, "K n"], past: Past = None, *, horizon: int = 1) -> PyTree:
+        """What :meth:`step` needs to know of the context and of the K - 1 inputs that acted between its samples.
+
+        A cache that grows with what it has seen is made large enough for ``horizon`` steps.
+        """
 
     @abstractmethod
     def step(self, cache: PyTree, u: Float[Array, " inputs"] | None = None) -> tuple[PyTree, Float[Array, " n"]]:
@@ -54,7 +59,7 @@ def autoregressive(
     def body(cache, inputs):
         return model.step(cache, inputs)
 
-    return jax.lax.scan(body, model.init_cache(context, past), u, length=horizon)[1]
+    return jax.lax.scan(body, model.init_cache(context, past, horizon=horizon), u, length=horizon)[1]
 
 
 class AbstractIdentifiable(AbstractForecaster):
@@ -127,15 +132,12 @@ def shared_out(run: Callable[..., PyTree], *batches: PyTree) -> PyTree:
     return jax.tree.map(lambda *pieces: jnp.concatenate(pieces), *parts)
 
 
-class Core(eqx.Module):
-    """The PHAST core transition: a port-Hamiltonian system and the time step Φ_dt that moves it. Full-state models are
-    one of these and nothing else."""
+class AbstractFullState(eqx.Module):
+    """A transition of whole states (q, p), for data in which both are observed."""
 
-    system: PortHamiltonian
-    transition: AbstractTransition
-
+    @abstractmethod
     def __call__(self, q: Float[Array, " n"], p: Float[Array, " n"], u: Float[Array, " inputs"] | None = None) -> State:
-        return self.transition(self.system, q, p, u)
+        """The state one sample later."""
 
     def rollout(
         self, q: Float[Array, " n"], p: Float[Array, " n"], horizon: int, u: Inputs = None
@@ -147,6 +149,17 @@ class Core(eqx.Module):
             return state, state
 
         return jax.lax.scan(body, (q, p), u, length=horizon)[1]
+
+
+class Core(AbstractFullState):
+    """The PHAST core transition: a port-Hamiltonian system and the time step Φ_dt that moves it. Full-state models of
+    PHAST are one of these and nothing else."""
+
+    system: PortHamiltonian
+    transition: AbstractTransition
+
+    def __call__(self, q, p, u=None):
+        return self.transition(self.system, q, p, u)
 
 
 class Filtered(NamedTuple):
@@ -175,7 +188,7 @@ class Phast(AbstractIdentifiable):
         v = self.observer.velocities(q, self.dt)
         return q, jax.vmap(self._momentum)(q, v)
 
-    def predict_next(self, q, u=None):
+    def predict_next(self, q, u=None, *, key=None):
         return self.predict_states(q, u)[0]
 
     def predict_states(self, q: Float[Array, "T n"], u: Inputs = None):
@@ -184,7 +197,7 @@ class Phast(AbstractIdentifiable):
             return jax.vmap(self.core)(*self.states(q))
         return jax.vmap(self.core)(*self.states(q), u)
 
-    def init_cache(self, context, past=None):
+    def init_cache(self, context, past=None, *, horizon=1):
         seen, v = self.observer.start(context[0])
 
         def body(carry, q):

@@ -278,7 +278,7 @@ class ModelAware(AbstractIdentifiable):
         slopes = jnp.broadcast_to(jnp.eye(2 * n, dtype=q.dtype), (window, 2 * n, 2 * n))
         return jax.lax.scan(one, (start, slopes), jnp.arange(length))[1]
 
-    def predict_next(self, q, u=None):
+    def predict_next(self, q, u=None, *, key=None):
         n = q.shape[1]
         states, _ = self.slide(q, u)
         return self._ahead(states[:, :n], states[:, n:], u)[0]
@@ -296,7 +296,7 @@ class ModelAware(AbstractIdentifiable):
     def _ahead(self, q, p, u):
         return jax.vmap(self.core)(q, p) if u is None else jax.vmap(self.core)(q, p, u)
 
-    def init_cache(self, context, past=None):
+    def init_cache(self, context, past=None, *, horizon=1):
         state = self.estimate(context, past)
         return state.q, state.p
 

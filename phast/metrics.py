@@ -18,7 +18,9 @@ from phast.datasets import Trajectories
 from phast.errors import InputError
 from phast.forecaster import (
     AbstractForecaster,
+    AbstractFullState,
     AbstractIdentifiable,
+    Core,
     Phast,
     autoregressive,
     roll_out,
@@ -70,6 +72,40 @@ def evaluate(
             recovered = damping_recovery(model.learned_system(), truth, q)
             metrics |= {name: value for name, value in recovered.items() if np.isfinite(value)}
     return {name: float(value) for name, value in metrics.items()}
+
+
+def evaluate_full_state(
+    model: AbstractFullState,
+    test: Trajectories,
+    truth: PortHamiltonian | None = None,
+    *,
+    horizons: Sequence[int] = (10, 50, 100),
+) -> dict[str, float]:
+    """Errors of q for a model that is given (q, p): one step from every sample, and rollouts from the first.
+
+    The damping is judged against ``truth`` where a model exposes one.
+    """
+    if test.p is None:
+        raise InputError("the trajectories hold no momenta: full-state models need q and p")
+    longest = max(horizons)
+    if test.length < longest + 1:
+        raise InputError(f"trajectories of {test.length} samples cannot hold a forecast of {longest} steps")
+    q, p = jnp.asarray(test.q, dtype=float), jnp.asarray(test.p, dtype=float)
+    kind = error_name(test.manifold)
+    ahead, rolled = shared_out(functools.partial(_full_state_paths, model, longest), q, p)
+    metrics = {kind: jnp.mean(test.manifold.squared_error(ahead, q[:, 1:]))}
+    metrics |= _rollout_errors(test.manifold, rolled, q, 1, horizons, f"rollout_{kind}")
+    if truth is not None and isinstance(model, Core):
+        recovered = damping_recovery(model.system, truth, q)
+        metrics |= {name: value for name, value in recovered.items() if np.isfinite(value)}
+    return {name: float(value) for name, value in metrics.items()}
+
+
+@eqx.filter_jit
+def _full_state_paths(model: AbstractFullState, horizon: int, q, p):
+    """Positions one step after every sample but the last, and along a rollout from the first."""
+    ahead = jax.vmap(jax.vmap(model))(q[:, :-1], p[:, :-1])[0]
+    return ahead, jax.vmap(lambda x, y: model.rollout(x, y, horizon)[0])(q[:, 0], p[:, 0])
 
 
 def error_name(manifold: Manifold) -> str:

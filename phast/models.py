@@ -17,6 +17,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
+from phast.baselines.attention import Positions, TransformerBlock, VolumePreserving
+from phast.baselines.dhnn import DHNN, DhnnStep
+from phast.baselines.recurrent import GRU, LSTM, S5, DLinOSS, LinOSS
+from phast.baselines.sequence import AbstractBlock, Affine, SequenceModel, feature_count
 from phast.components.damping import AbstractDamping, ConstantDamping, Friction, HouseholderDamping, WindyDamping
 from phast.components.mass import AbstractMass, ConstantMass, LowRankMass
 from phast.components.parameter import Coefficient, Positive, value_of
@@ -31,7 +35,7 @@ from phast.components.potential import (
     Scaled,
 )
 from phast.errors import InputError
-from phast.forecaster import AbstractForecaster, Core, Phast
+from phast.forecaster import AbstractForecaster, AbstractFullState, Core, Phast
 from phast.hamiltonian import PortHamiltonian
 from phast.integrators import ExplicitDamping, ImplicitMidpoint, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
@@ -332,12 +336,110 @@ def _largest(coefficient: float | tuple) -> float:
     return float(jnp.max(jnp.asarray(coefficient)))
 
 
-# --- the table -------------------------------------------------------------------------------------------------------
+# --- what others would use -------------------------------------------------------------------------------------------
+
+
+def gru(system: System, *, key: PRNGKeyArray, **variation: Any) -> SequenceModel:
+    """Gated recurrent units, two layers."""
+    return _gated(GRU, system, key, **variation)
+
+
+def lstm(system: System, *, key: PRNGKeyArray, **variation: Any) -> SequenceModel:
+    """Long short-term memory, two layers."""
+    return _gated(LSTM, system, key, **variation)
+
+
+def s5(system: System, *, key: PRNGKeyArray, **variation: Any) -> SequenceModel:
+    """Diagonal state space model with 64 states, two layers."""
+    return _stack(S5.create, system, key, **variation)
+
+
+def linoss(system: System, *, key: PRNGKeyArray, implicit: bool = True, **variation: Any) -> SequenceModel:
+    """Linear oscillators, two layers; ``implicit`` is LinOSS-IM, otherwise IMEX."""
+    return _stack(functools.partial(LinOSS.create, implicit=implicit), system, key, **variation)
+
+
+def d_linoss(system: System, *, key: PRNGKeyArray, **variation: Any) -> SequenceModel:
+    """Linear oscillators with learned damping and timesteps, two layers."""
+    return _stack(DLinOSS.create, system, key, **variation)
+
+
+def transformer(system: System, *, key: PRNGKeyArray, width: int = 64, **variation: Any) -> SequenceModel:
+    """Causal Transformer with four heads, two layers."""
+    return _stack(TransformerBlock.create, system, key, width=width, before=(Positions(width),), **variation)
+
+
+def vpt(system: System, *, key: PRNGKeyArray, **variation: Any) -> SequenceModel:
+    """Volume-preserving Transformer in a causal form, two layers."""
+    return _stack(VolumePreserving.create, system, key, **variation)
+
+
+def _gated(block: type[GRU | LSTM], system: System, key, *, width: int = 64, features="raw", residual=False):
+    """Two layers that read the features themselves."""
+    first, second, last = jax.random.split(key, 3)
+    inputs = feature_count(system.manifold, features)
+    blocks = block.create(inputs, width, key=first), block.create(width, width, key=second)
+    decoder = Affine.create(width, system.manifold.size, key=last)
+    return SequenceModel(system.manifold, None, blocks, decoder, features, residual)
+
+
+def _stack(
+    create: Callable[..., AbstractBlock],
+    system: System,
+    key: PRNGKeyArray,
+    *,
+    width: int = 64,
+    features: str = "raw",
+    residual: bool = False,
+    before: tuple[AbstractBlock, ...] = (),
+) -> SequenceModel:
+    """An encoder, two blocks and a decoder."""
+    into, first, second, last = jax.random.split(key, 4)
+    return SequenceModel(
+        system.manifold,
+        Affine.create(feature_count(system.manifold, features), width, key=into),
+        (*before, create(width, key=first), create(width, key=second)),
+        Affine.create(width, system.manifold.size, key=last),
+        features,
+        residual,
+    )
+
+
+def dhnn(system: System, *, key: PRNGKeyArray) -> DhnnStep:
+    """Dissipative Hamiltonian neural network: two unconstrained scalar networks."""
+    return DhnnStep(DHNN.create(system.manifold.size, key=key), system.manifold, system.dt)
+
+
+def full_state_partial(system: System, *, key: PRNGKeyArray) -> Core:
+    """The core of PARTIAL with a learned timestep."""
+    return full_state(phast_partial(system, key=key))
+
+
+def full_state_unknown(system: System, *, key: PRNGKeyArray) -> Core:
+    """The core of UNKNOWN with a learned timestep."""
+    return full_state(phast_unknown(system, key=key))
+
+
+# --- the tables ------------------------------------------------------------------------------------------------------
 
 MODELS: dict[str, Callable[..., AbstractForecaster]] = {
     "phast-known": phast_known,
     "phast-partial": phast_partial,
     "phast-unknown": phast_unknown,
+    "gru": gru,
+    "lstm": lstm,
+    "s5": s5,
+    "linoss": linoss,
+    "d-linoss": d_linoss,
+    "transformer": transformer,
+    "vpt": vpt,
+}
+
+# Where q and p are both observed (appendix G.1).
+FULL_STATE: dict[str, Callable[..., AbstractFullState]] = {
+    "phast-partial": full_state_partial,
+    "phast-unknown": full_state_unknown,
+    "dhnn": dhnn,
 }
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from phast.checkpoint import read_archive, write_archive
 from phast.errors import InputError
-from phast.forecaster import AbstractForecaster, Core, Phast
+from phast.forecaster import AbstractForecaster, AbstractFullState, Core, Phast
 from phast.horizon import ModelAware
 from phast.manifold import Manifold
 
@@ -55,12 +55,15 @@ class NextStepLoss(AbstractLoss):
     burn_in: int = 0
 
     def __call__(self, model: AbstractForecaster, trajectory, key):
-        return self.selection(model, trajectory)
+        return self._error(model, trajectory, key)
 
     def selection(self, model: AbstractForecaster, trajectory):
+        return self._error(model, trajectory, None)
+
+    def _error(self, model, trajectory, key):
         u = None if trajectory.u is None else trajectory.u[:-1]
         _require_steps(trajectory, self.burn_in)
-        predicted = model.predict_next(trajectory.q[:-1], u)
+        predicted = model.predict_next(trajectory.q[:-1], u, key=key)
         return jnp.mean(model.manifold.squared_error(predicted, trajectory.q[1:])[self.burn_in :])
 
 
@@ -143,13 +146,15 @@ class FullStateLoss(AbstractLoss):
     rollout: float = 0.0
     horizon: int = 20
 
-    def __call__(self, model: Core, trajectory, key):
+    def __call__(self, model: AbstractFullState, trajectory, key):
         states = (trajectory.q, trajectory.p)
         before = (trajectory.q[:-1], trajectory.p[:-1])
         head = None if trajectory.u is None else trajectory.u[:-1]
         after = _next_states(model, before, head)
         total = self.data * self._error(after, trajectory)
         if self.passivity or self.energy:
+            if not isinstance(model, Core):
+                raise InputError(f"a {type(model).__name__} has no energy: passivity and energy weights must be zero")
             total += _energy_terms(model, before, after, self.dt, self.passivity, self.energy)
         if self.rollout:
             total += self.rollout * _rollout_error(
@@ -157,7 +162,7 @@ class FullStateLoss(AbstractLoss):
             )
         return total
 
-    def selection(self, model: Core, trajectory):
+    def selection(self, model: AbstractFullState, trajectory):
         head = None if trajectory.u is None else trajectory.u[:-1]
         return self._error(_next_states(model, (trajectory.q[:-1], trajectory.p[:-1]), head), trajectory)
 
@@ -176,7 +181,7 @@ def _require_steps(trajectory: Batch, burn_in: int) -> None:
         )
 
 
-def _next_states(core: Core, states, u):
+def _next_states(core: AbstractFullState, states, u):
     return jax.vmap(core)(*states) if u is None else jax.vmap(core)(*states, u)
 
 
@@ -188,7 +193,7 @@ def _energy_terms(core: Core, before, after, dt, passivity: float, energy: float
     return passivity * jnp.mean(jnp.maximum(rise, 0.0)) + energy * jnp.mean(jnp.abs(rise / dt + dissipated))
 
 
-def _rollout_error(core: Core, manifold, states, targets, u, horizon: int, burn_in: int, key):
+def _rollout_error(core: AbstractFullState, manifold, states, targets, u, horizon: int, burn_in: int, key):
     """Mean error along an open-loop rollout from a random time (Eq. 18); ``targets`` is (q,) or (q, p)."""
     length = states[0].shape[0]
     if length - horizon <= burn_in:

@@ -258,10 +258,10 @@ def test_only_models_with_a_state_can_take_over():
     class Still(AbstractForecaster):
         manifold: Manifold
 
-        def predict_next(self, q, u=None):
+        def predict_next(self, q, u=None, *, key=None):
             return q
 
-        def init_cache(self, context, past=None):
+        def init_cache(self, context, past=None, *, horizon=1):
             return context[-1]
 
         def step(self, cache, u=None):

@@ -157,10 +157,10 @@ def test_keys_are_absent_where_they_do_not_apply(data):
     class Still(AbstractForecaster):
         manifold: Manifold
 
-        def predict_next(self, q, u=None):
+        def predict_next(self, q, u=None, *, key=None):
             return q
 
-        def init_cache(self, context, past=None):
+        def init_cache(self, context, past=None, *, horizon=1):
             return context[-1]
 
         def step(self, cache, u=None):
@@ -217,10 +217,10 @@ def test_damped_truth_violates_no_passivity():
     class Exact(AbstractForecaster):
         manifold: Manifold
 
-        def predict_next(self, q, u=None):
+        def predict_next(self, q, u=None, *, key=None):
             return q * jnp.exp(-0.3 * DT)
 
-        def init_cache(self, context, past=None):
+        def init_cache(self, context, past=None, *, horizon=1):
             return context[-1]
 
         def step(self, cache, u=None):
@@ -234,7 +234,7 @@ def test_damped_truth_violates_no_passivity():
     grows = Trajectories(q[:, ::-1].copy(), DT, PAIR)
 
     class Growing(Exact):
-        def predict_next(self, q, u=None):
+        def predict_next(self, q, u=None, *, key=None):
             return q * jnp.exp(0.3 * DT)
 
         def step(self, cache, u=None):

@@ -10,6 +10,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from phast.components.network import MLP
+from phast.errors import InputError
+from phast.forecaster import AbstractFullState
+from phast.manifold import Manifold
 
 LATENT = 64
 HIDDEN = 200
@@ -39,3 +42,23 @@ class DHNN(eqx.Module):
         z = self.encoder(x)
         by_q, by_p = jnp.split(jax.grad(lambda y: self.energy(y)[0])(z), 2)
         return self.decoder(jnp.concatenate([by_p, -by_q]) + jax.grad(lambda y: self.dissipation(y)[0])(z))
+
+
+class DhnnStep(AbstractFullState):
+    """The flow of a DHNN over one sample by the classical Runge–Kutta rule; the networks see wrapped angles."""
+
+    field: DHNN
+    manifold: Manifold
+    dt: float
+
+    def __call__(self, q, p, u=None):
+        if u is not None:
+            raise InputError("a DHNN takes no inputs: forced systems need one of the phast models")
+        n, x, dt = self.manifold.size, jnp.concatenate([q, p]), self.dt
+        rate = lambda y: self.field(jnp.concatenate([self.manifold.wrap(y[:n]), y[n:]]))  # noqa: E731
+        k1 = rate(x)
+        k2 = rate(x + 0.5 * dt * k1)
+        k3 = rate(x + 0.5 * dt * k2)
+        k4 = rate(x + dt * k3)
+        moved = x + dt / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4)
+        return moved[:n], moved[n:]
