@@ -443,13 +443,14 @@ FULL_STATE: dict[str, Callable[..., AbstractFullState]] = {
 }
 
 
-def model_builder(name: str) -> Callable[..., AbstractForecaster]:
+def model_builder(name: str, among: dict[str, Callable] = MODELS) -> Callable[..., Any]:
     """The builder behind a model's name."""
-    if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS, n=1)
+    if name not in among:
+        near = difflib.get_close_matches(name, among, n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""
-        raise InputError(f"unknown model '{name}': {hint}`phast models` lists all")
-    return MODELS[name]
+        every = "`phast models` lists all" if among is MODELS else f"choose one of {', '.join(among)}"
+        raise InputError(f"unknown model '{name}': {hint}{every}")
+    return among[name]
 
 
 def parameter_count(model: Any) -> int:

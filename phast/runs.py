@@ -31,11 +31,11 @@ from phast.errors import InputError
 from phast.files import write_atomically
 from phast.forecaster import cores
 from phast.hamiltonian import PortHamiltonian
-from phast.metrics import evaluate
-from phast.models import model_builder, parameter_count
+from phast.metrics import evaluate, evaluate_full_state
+from phast.models import FULL_STATE, model_builder, parameter_count
 from phast.sharp import composition, sharpen
 from phast.systems import System, system
-from phast.training import AbstractLoss, Batch, History, NextStepLoss, Settings, fit, warm_up
+from phast.training import AbstractLoss, Batch, FullStateLoss, History, NextStepLoss, Settings, fit, warm_up
 
 Record = dict[str, Any]
 OnEpoch = Callable[[int, History], None]
@@ -174,6 +174,31 @@ class SharpPreset(AbstractPreset):
         return evaluate(model, test, truth=truth, noise=noise)
 
 
+class FullStatePreset(AbstractPreset):
+    """AdamW where q and p are both observed (appendix G.1): a transition alone, no observer."""
+
+    settings: Settings
+    trajectories: int | None = None
+    needs_float64: bool = False
+    has_epochs: bool = True
+
+    def maker(self, model_name):
+        return model_builder(model_name, FULL_STATE)
+
+    def train(self, simulator, experiment, data, seeds, watch):
+        if experiment.noise:
+            raise InputError("full-state runs know the momenta: noise on positions makes no sense for them")
+        build = functools.partial(self.maker(experiment.model), simulator, **dict(experiment.variation))
+        loss = FullStateLoss(simulator.manifold, simulator.dt)
+        batches = (
+            as_batch(part)._replace(p=jnp.asarray(part.p, dtype=float)) for part in (data.train, data.validation)
+        )
+        return _descend(build, loss, self.settings, *batches, seeds, watch)
+
+    def judge(self, model, test, truth, noise):
+        return evaluate_full_state(model, test, truth)
+
+
 def _descend(
     build: Callable[..., Any],
     loss: AbstractLoss,
@@ -214,10 +239,12 @@ PRESETS: dict[str, AbstractPreset] = {
     "paper": GradientPreset(Settings(), NextStepLoss()),
     "paper-20": GradientPreset(Settings(epochs=20), NextStepLoss()),
     "sharp": SharpPreset(),
+    "full-state": FullStatePreset(Settings()),
     "quick": GradientPreset(_QUICK, NextStepLoss(), trajectories=256),
     "sharp-quick": SharpPreset(trajectories=200),
+    "full-state-quick": FullStatePreset(_QUICK, trajectories=256),
 }
-QUICK = {"paper": "quick", "paper-20": "quick", "sharp": "sharp-quick"}
+QUICK = {"paper": "quick", "paper-20": "quick", "sharp": "sharp-quick", "full-state": "full-state-quick"}
 
 
 def preset(name: str) -> AbstractPreset:
