@@ -202,7 +202,7 @@ def reproduce(
         listed += [[name, "figure", entry.title] for name, entry in FIGURES.items()]
         print_table(["name", "kind", "what"], listed + [[name, "not yet", title] for name, title in NOT_YET.items()])
         return
-    names = [*TABLES, *FIGURES] if table == ["all"] else table
+    names = table if table != ["all"] else [*TABLES, *FIGURES] if into is None else _marked(into, TABLES)
     for name in names:
         if name in NOT_YET:
             raise InputError(f"'{name}' cannot be made yet: {NOT_YET[name]}")
@@ -270,14 +270,26 @@ def _write_sheet(made: "Sheet", stem: Path) -> None:
         write_atomically(stem.with_name(stem.name + suffix), (content + "\n").encode())
 
 
+def _marked(document: Path, names: Iterable[str]) -> list[str]:
+    """The tables that have a place in a Markdown file."""
+    from phast.tables import between_marks
+
+    text = _text(document)
+    return [name for name in names if between_marks(text, name) is not None]
+
+
+def _text(document: Path) -> str:
+    try:
+        return document.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {document}: {error.strerror}") from None
+
+
 def _renew(document: Path, name: str, made: "Sheet") -> None:
     """Put a table between its marks in a Markdown file."""
     from phast.tables import between_marks
 
-    try:
-        text = document.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot read {document}: {error.strerror}") from None
+    text = _text(document)
     if (found := between_marks(text, name)) is None:
         raise InputError(f"{document}: has no place <!-- {name} --> … <!-- /{name} -->")
     write_atomically(document, (text[: found[0]] + made.markdown() + text[found[1] :]).encode())

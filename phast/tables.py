@@ -174,6 +174,8 @@ class Sheet:
         return "\n".join([self.title, "", *(line.rstrip() for line in padded)])
 
     def markdown(self) -> str:
+        if not self.lines:
+            return "*No records yet.*"
         rows = (self.heading, ["---"] * len(self.heading), *self.lines)
         return "\n".join("| " + " | ".join(line) + " |" for line in rows)
 
