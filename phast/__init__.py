@@ -16,7 +16,8 @@ Data flows down this list, and a module imports only from modules above it::
     sharp                       fitting to second order, and how sure it is
     flow                        forecasts by a plain vector field
     metrics, suite, studies     judging, records, what decides
-    api, plots, tables, peers   what a user calls; figures; the paper's numbers; other tools
+    api, plots, tables          what a user calls; figures; the paper's numbers
+    curves, report, peers       what a page draws; the page; other tools
     demo, bench, cli            the main job; measurements; the command line
 
 Names are imported when they are first used, so ``import phast`` is cheap.
@@ -60,6 +61,8 @@ MODULES = (
     "api",
     "plots",
     "tables",
+    "curves",
+    "report",
     "peers",
     "demo",
     "bench",

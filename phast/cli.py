@@ -16,6 +16,9 @@ from phast.errors import InputError
 from phast.files import cache_directory, write_atomically
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
     from phast.components.potential import AbstractPotential
     from phast.training import History
 
@@ -633,6 +636,24 @@ _STUDIES = {"velocity-study": _velocity_study, "noise-study": _noise_study}
 
 
 @app.command()
+def report(
+    results: Annotated[Path, typer.Option(help="Folder of records, and of the models beside them.")] = Path("results"),
+    system_names: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    trajectories: Annotated[int, typer.Option(min=1, max=200, help="Test trajectories to draw per system.")] = 3,
+) -> None:
+    """Write one HTML page of all results: tables, and figures of every model that lies beside its record."""
+    from phast.api import enable_float64
+    from phast.report import collect, section_names, write_report
+
+    enable_float64()  # holds the models of either precision
+    runs = collect(results, system_names or ())
+    with _sections("drawing", total=len(section_names(runs))) as on_section:
+        write_report(runs, output, trajectories=trajectories, on_section=on_section)
+    print(f"{len(section_names(runs))} systems, {output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
+
+
+@app.command()
 def bench(
     section: Annotated[
         list[str] | None, typer.Argument(help="train, rollout, seeds, primitives, startup; all if left out. Or: peers.")
@@ -804,14 +825,6 @@ def _stages(title: str) -> "Iterator[Callable[[str], None]]":
 def _progress(title: str, *, seeds: int, epochs: int = 50) -> "Iterator[Callable[[int, History], None]]":
     """A bar on a terminal, a plain line every ten epochs elsewhere; both on standard error."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -825,17 +838,40 @@ def _progress(title: str, *, seeds: int, epochs: int = 50) -> "Iterator[Callable
 
         yield line
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
+    with _bar(console) as bar:
         task = bar.add_task(title, total=seeds * epochs)
 
         def advance(seed: int, history: "History") -> None:
             bar.update(task, advance=1, description=f"{title}  loss {history.loss[-1]:.2e}")
 
         yield advance
+
+
+@contextmanager
+def _sections(title: str, *, total: int) -> "Iterator[Callable[[str], None]]":
+    """A bar that names what is being done on a terminal, a plain line for each elsewhere; both on standard error."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console, places = Console(stderr=True), itertools.count()
+    if not console.is_terminal:
+        yield lambda name: print(f"{title} {name} ({next(places) + 1}/{total})", file=sys.stderr)
+        return
+    with _bar(console) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda name: bar.update(task, completed=next(places), description=escape(f"{title} {name}"))
+        bar.update(task, completed=total)
+
+
+def _bar(console: "Console") -> "Progress":
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    return Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console)

@@ -1,0 +1,97 @@
+"""What a page draws of a model: its forecasts of a few test trajectories, their energy, the damping that it learned.
+
+Truth and models are treated alike, so that what differs on the page differs in the motion: velocities are central
+differences of the positions drawn, energies come from the simulator's own H, angles run on without jumps.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from phast.datasets import Trajectories
+from phast.findings import along
+from phast.forecaster import AbstractForecaster, AbstractIdentifiable, autoregressive, roll_out
+from phast.hamiltonian import PortHamiltonian
+from phast.manifold import Manifold
+from phast.metrics import damping_diagonal, energy_trace
+from phast.systems import System
+
+CONTEXT, HORIZON = 10, 100
+_POINTS, _DIGITS = 81, 5
+
+Curves = dict[str, Any]
+
+
+class Scene(NamedTuple):
+    """What the models of one system are shown on: positions, and a line of configurations along each coordinate."""
+
+    q: Float[np.ndarray, "N T n"]
+    lines: Float[np.ndarray, "n points n"]
+    dt: float
+    manifold: Manifold
+    truth: PortHamiltonian | None
+
+
+def scene(system: System, test: Trajectories, count: int) -> Scene:
+    """The first ``count`` test trajectories: nobody picked them."""
+    lines = np.stack([along(test, i, _POINTS) for i in range(test.manifold.size)])
+    truth = system.dynamics if isinstance(system.dynamics, PortHamiltonian) else None
+    return Scene(test.q[:count, : CONTEXT + HORIZON], lines, test.dt, test.manifold, truth)
+
+
+def true_curves(shown: Scene) -> Curves:
+    """The truth, from the first sample of the context."""
+    path = _unwrapped(shown.manifold, jnp.asarray(shown.q, dtype=float))
+    return _curves(shown, path, path[:, CONTEXT - 1 :], shown.truth)
+
+
+def model_curves(shown: Scene, model: AbstractForecaster) -> Curves:
+    """Forecasts open loop, from the last sample of the context on, so that the lines meet."""
+    q = _unwrapped(shown.manifold, jnp.asarray(shown.q, dtype=float))
+    future = roll_out(autoregressive, _in_working_precision(model), q[:, :CONTEXT], HORIZON)
+    path = _unwrapped(shown.manifold, jnp.concatenate([q[:, CONTEXT - 1 : CONTEXT], future], axis=1))
+    return _curves(shown, path, path, model.learned_system() if isinstance(model, AbstractIdentifiable) else None)
+
+
+def _curves(
+    shown: Scene, path: Float[Array, "N T n"], forecast: Float[Array, "N H n"], physics: PortHamiltonian | None
+) -> Curves:
+    velocity = np.gradient(np.asarray(path), shown.dt, axis=1)
+    energy = None
+    if shown.truth is not None:
+        energy = [energy_trace(shown.truth, shown.manifold, part, shown.dt)[0] for part in forecast]
+    return {
+        "q": rounded(np.moveaxis(np.asarray(path), 1, 2)),
+        "v": rounded(np.moveaxis(velocity, 1, 2)),
+        "energy": None if energy is None else rounded(np.stack(energy)),
+        "damping": None if physics is None else rounded(_damping_along(physics, shown.lines)),
+    }
+
+
+def _damping_along(physics: PortHamiltonian, lines: Float[np.ndarray, "n points n"]) -> Float[np.ndarray, "n n points"]:
+    """[i][j]: the j-th diagonal entry of D along the i-th coordinate."""
+    diagonals = eqx.filter_jit(jax.vmap(jax.vmap(lambda q: damping_diagonal(physics, q))))
+    return np.moveaxis(np.asarray(diagonals(jnp.asarray(lines, dtype=float))), 1, 2)
+
+
+def _unwrapped(manifold: Manifold, path: Float[Array, "N T n"]) -> Float[Array, "N T n"]:
+    steps = manifold.difference(path[:, 1:], path[:, :-1])
+    return path[:, :1] + jnp.concatenate([jnp.zeros_like(path[:, :1]), jnp.cumsum(steps, axis=1)], axis=1)
+
+
+def _in_working_precision(model: AbstractForecaster) -> AbstractForecaster:
+    """The same numbers as wide as the process computes: models of either precision share a page."""
+    width = jnp.result_type(float)
+    return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, width)) if eqx.is_inexact_array(x) else x, model)
+
+
+def rounded(x: Any) -> Any:
+    """Nested lists for JSON: five significant digits, and nothing where a number is not finite."""
+    if np.ndim(x):
+        return [rounded(part) for part in x]
+    return float(f"{x:.{_DIGITS}g}") if math.isfinite(x) else None
