@@ -11,15 +11,16 @@ import numpy as np
 from phast import plots
 from phast.api import damping, forecast
 from phast.checkpoint import save
+from phast.curves import CONTEXT, HORIZON
 from phast.datasets import Split, benchmark_split
 from phast.forecaster import AbstractIdentifiable
 from phast.hamiltonian import PortHamiltonian
 from phast.metrics import energy_trace
+from phast.report import Run, write_report
 from phast.suite import run_seeds
 from phast.systems import system
 from phast.training import History
 
-CONTEXT, HORIZON = 10, 100
 _ANGLES = np.array([0.0, 0.25, 0.5, 0.75, 1.0]) * np.pi
 
 
@@ -31,7 +32,7 @@ def run(
     on_epoch: Callable[[int, History], None] = lambda seed, history: None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> dict[str, Any]:
-    """Fit Windy Pendulum; model and figures go into ``folder``, the record and d(θ) at a few angles come back."""
+    """Fit Windy Pendulum; model, figures and page go into ``folder``, the record and d(θ) at a few angles come back."""
     windy = system("pendulum-windy")
     data = benchmark_split(windy)
     outcome = run_seeds(windy, model_name, preset_name=preset_name, data=data, on_epoch=on_epoch, on_stage=on_stage)[0]
@@ -40,6 +41,7 @@ def run(
     example = _typical(model, data)
     for name, figure in _figures(model, windy.port_hamiltonian, data, example).items():
         plots.save_figure(figure, folder / f"{name}.png")
+    write_report([Run(outcome.record, model)], folder / "report.html", test_data=lambda _: data.test)
     learned = damping(model, _ANGLES)[:, 0]
     return {
         "record": outcome.record,

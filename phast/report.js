@@ -1,7 +1,12 @@
 "use strict";
 (() => {
   const SECTIONS = JSON.parse(document.getElementById("data").textContent);
-  const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  const CONFIG = {
+    responsive: true,
+    displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+    displaylogo: false,
+  };
   const drawn = new Set();
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -32,7 +37,10 @@
     energy: (data, at) => ({
       x: "time",
       y: "energy H",
-      points: (curve) => curve.energy && [steps(data, data.context, curve.energy[at.trajectory]), curve.energy[at.trajectory]],
+      points: (curve, start) => {
+        const energy = curve.energy && curve.energy[at.trajectory].slice(data.context - 1 - start);
+        return energy && [steps(data, data.context - 1, energy), energy];
+      },
     }),
   };
 
@@ -42,7 +50,7 @@
     const all = finite([truth, ...others].flat());
     const own = truth.length ? finite(truth) : all;
     const [low, high] = [Math.min(...own), Math.max(...own)];
-    const span = Math.max(high - low, 0.2 * Math.max(Math.abs(low), Math.abs(high)), 1e-9);
+    const span = Math.max(high - low, 0.5 * Math.max(Math.abs(low), Math.abs(high)), 1e-9);
     const bottom = Math.max(Math.min(...all), low - span);
     const top = Math.min(Math.max(...all), high + span);
     const margin = 0.06 * Math.max(top - bottom, 0.02 * span);
@@ -70,7 +78,7 @@
     const upTo = Math.max(0.1, ...traces.flatMap((t) => t.y).filter((y) => y !== null));
     return {
       xaxis: figure.bounded ? { ...axis(figure.x), range: fitted("x") } : axis(figure.x),
-      yaxis: { ...axis(figure.y), range: figure.fromZero ? [0, 1.08 * upTo] : fitted("y") },
+      yaxis: { ...axis(figure.y), range: figure.fromZero ? [-0.04 * upTo, 1.08 * upTo] : fitted("y") },
       shapes: figure.context
         ? [{ type: "rect", yref: "paper", x0: 0, x1: (data.context - 1) * data.dt, y0: 0, y1: 1, layer: "below",
              line: { width: 0 }, fillcolor: css("--context") }]
@@ -80,6 +88,7 @@
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       hovermode: figure.bounded ? "closest" : "x unified",
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--faint"), activecolor: css("--accent") },
       hoverlabel: { bgcolor: css("--paper") },
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger on a figure scrolls the page
       showlegend: false,

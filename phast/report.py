@@ -10,7 +10,6 @@ the page's own policy lets nothing run but the two scripts whose hashes it state
 import base64
 import functools
 import hashlib
-import importlib.metadata
 import math
 import os
 import warnings
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
@@ -44,6 +44,13 @@ _COLUMNS = {  # heading -> (metric, what it says)
     "energy residual": ("rollout_energy_budget_resid_h100", "mean |dH/dt + dissipated power| along the rollout"),
     "next step": ("next_step_after_burn_in", "mean squared error one step ahead, after ten positions"),
 }
+_ABOUT = {name: about for name, (_, about) in _COLUMNS.items()} | {
+    "seeds": "runs that differ in nothing but their random numbers",
+    "parameters": "trainable numbers",
+    "paper": "the published mean",
+    "ours/paper": "our mean over the published one, in the same metric",
+}
+_NEXT_STEPS = "all next steps"
 _REGIME_COLOURS, _OTHER_COLOURS = 3, 7
 
 
@@ -167,34 +174,34 @@ class Cell(NamedTuple):
 def _cell(row: Comparison | None, note: str = "") -> Cell:
     if row is None:
         return Cell("")
-    return Cell(figure(row.mean) + (f" ± {figure(row.deviation)}" if row.seeds > 1 else ""), row.mean, note)
+    as_distance = row.deviation < 1.0 - row.mean  # figures print 0.9995 as a distance from one, if that is sure
+    mean = figure(row.mean) if as_distance or row.mean > 1.0 else f"{row.mean:.4g}"
+    deviation = f" ± {figure(float(f'{row.deviation:.2g}'))}" if row.seeds > 1 else ""
+    return Cell(mean + deviation, row.mean, note)
 
 
 def _ratio(value: float | None) -> Cell:
     return Cell("") if value is None else Cell(f"{value:.2g}", value)
 
 
-def _published(row: Comparison | None, kind: str) -> Cell:
-    if row is None:
-        return Cell("")
-    return Cell(figure(row.published[0]), row.published[0], "all next steps" if row.metric == kind else "")
+def _table(rows: Iterable[tuple[Any, dict[str, Cell]]]) -> dict[str, Any]:
+    """Headings, and for each row what it is about and its cells; columns without any number are left out."""
+    rows = list(rows)
+    kept = [name for name in rows[0][1] if any(cells[name].text for _, cells in rows)]
+    return {"headings": kept, "lines": [(about, [cells[name] for name in kept]) for about, cells in rows]}
 
 
-def _table(entries: Sequence[Entry]) -> dict[str, Any]:
-    """A line per model; columns that would be empty are left out."""
-    headings = {"seeds": "", "parameters": "trainable numbers"} | {name: about for name, (_, about) in _COLUMNS.items()}
-    headings |= {"paper": "the published mean", "ours/paper": "our mean over the published one, in the same metric"}
-    lines = []
-    for entry in entries:
-        measured = [_cell(entry.metric(metric.format(kind=entry.kind))) for metric, _ in _COLUMNS.values()]
-        parameters = entry.runs[0].record["parameters"]
-        theirs = entry.as_published
-        numbers = [Cell(str(len(entry.runs)), len(entry.runs)), Cell(f"{parameters:,}", parameters), *measured]
-        lines.append([*numbers, _published(theirs, entry.kind), _ratio(theirs.ratio if theirs else None)])
-    kept = [i for i in range(len(headings)) if any(line[i].text for line in lines)]
+def _line(entry: Entry) -> dict[str, Cell]:
+    """A model in one line."""
+    measured = {name: _cell(entry.metric(metric.format(kind=entry.kind))) for name, (metric, _) in _COLUMNS.items()}
+    parameters, theirs = entry.runs[0].record["parameters"], entry.as_published
+    note = _NEXT_STEPS if theirs and theirs.metric == entry.kind else ""
     return {
-        "headings": [list(headings.items())[i] for i in kept],
-        "lines": [(entry, [line[i] for i in kept]) for entry, line in zip(entries, lines, strict=True)],
+        "seeds": Cell(str(len(entry.runs)), len(entry.runs)),
+        "parameters": Cell(f"{parameters:,}", parameters),
+        **measured,
+        "paper": Cell(figure(theirs.published[0]), theirs.published[0], note) if theirs else Cell(""),
+        "ours/paper": _ratio(theirs.ratio if theirs else None),
     }
 
 
@@ -227,7 +234,7 @@ def _named(entry: Entry | None) -> Cell:
 
 def _published_best(name: str, kind: str) -> tuple[str, float, str] | None:
     """(metric, the lowest published mean of a PHAST, its model and what it measures)."""
-    for metric, about in ((f"rollout_{kind}_h100", ""), (kind, ", all next steps")):
+    for metric, about in ((f"rollout_{kind}_h100", ""), (kind, f", {_NEXT_STEPS}")):
         found = [
             (numbers[metric][0], model)
             for model, numbers in published().get(name, {}).items()
@@ -263,8 +270,12 @@ def write_report(
         shown, drawing = _drawing(name, entries, trajectories, test_data)
         sections.append(_section(f"s{place}", name, entries, shown, drawing))
         drawings.append(drawing and drawing | {"id": f"s{place}"})
-    facts = {"records": len(clean), "left_out": len(runs) - len(clean), "versions": _versions(clean)}
-    page = _rendered(sections=sections, drawings=[drawing for drawing in drawings if drawing], facts=facts)
+    page = _rendered(
+        sections=sections,
+        summary=_table((section, section["summary"]) for section in sections),
+        drawings=[drawing for drawing in drawings if drawing],
+        facts={"records": len(clean), "left_out": len(runs) - len(clean), "made_with": _versions(clean)},
+    )
     return write_atomically(output, page.encode())
 
 
@@ -289,7 +300,7 @@ def _section(
         "name": name,
         "title": known.title if known else name,
         "facts": "" if known is None else f"{known.domain} · {', '.join(known.manifold.names)} · dt = {known.dt:g}",
-        "table": _table(entries),
+        "table": _table((entry, _line(entry)) for entry in entries),
         "summary": _summary(name, entries),
         "shown": shown,
         "missing": [entry.label for entry in entries if entry not in shown],
@@ -305,11 +316,16 @@ def _drawing(
     if not models or name not in SYSTEMS:
         return [], None
     on = scene(SYSTEMS[name], test_data(SYSTEMS[name]), trajectories)
-    lines = [_line(entry, model_curves(on, model)) for entry, model in models]
+    lines = [
+        {"label": entry.label, "colour": entry.colour, "dash": entry.dash} | model_curves(on, model)
+        for entry, model in models
+    ]
     return [entry for entry, _ in models], _described(on) | {"models": lines}
 
 
 def _described(on: Scene) -> dict[str, Any]:
+    truth = true_curves(on)
+    varies = [np.ptp(along, axis=-1).max() for along in truth["damping"] or [[[0.0]]]]
     return {
         "dt": on.dt,
         "context": CONTEXT,
@@ -317,12 +333,9 @@ def _described(on: Scene) -> dict[str, Any]:
         "names": on.manifold.names,
         "count": len(on.q),
         "along": rounded([line[:, i] for i, line in enumerate(on.lines)]),
-        "truth": true_curves(on),
+        "most_varied": int(np.argmax(varies)),
+        "truth": truth,
     }
-
-
-def _line(entry: Entry, curves: dict[str, Any]) -> dict[str, Any]:
-    return {"label": entry.label, "colour": entry.colour, "dash": entry.dash} | curves
 
 
 def _loaded(run: Run) -> AbstractForecaster | None:
@@ -345,15 +358,14 @@ def _versions(runs: Iterable[Run]) -> list[tuple[str, str]]:
             "commit": run.record.get("commit", "unknown"),
         }.items():
             found.setdefault(str(package), set()).add(str(version))
-    return [(package, ", ".join(sorted(versions))) for package, versions in found.items()]
+    made_with = [(package, ", ".join(sorted(versions))) for package, versions in found.items()]
+    return [*made_with, ("this page", f"commit {commit()}")]
 
 
 def _rendered(**content: Any) -> str:
     scripts = [Markup(get_plotlyjs()), Markup(_resource("report.js"))]
     policy = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    return _template().render(
-        **content, scripts=scripts, policy=policy, by=f"phast {importlib.metadata.version('phast')}, commit {commit()}"
-    )
+    return _template().render(**content, about=_ABOUT, scripts=scripts, policy=policy)
 
 
 @functools.cache
