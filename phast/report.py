@@ -81,9 +81,9 @@ def collect(folder: str | os.PathLike, systems: Sequence[str] = ()) -> list[Run]
 
 def _record(path: Path) -> Record:
     record = read_record(path)
-    good = isinstance(record, dict) and all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items())
-    metrics = record.get("metrics") if good else None
-    if not isinstance(metrics, dict) or not all(isinstance(value, int | float) for value in metrics.values()):
+    metrics = record.get("metrics")
+    good = isinstance(metrics, dict) and all(isinstance(value, int | float) for value in metrics.values())
+    if not good or not all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items()):
         raise InputError(f"{path}: not the record of a run: delete it to run it again")
     return record
 
