@@ -29,9 +29,11 @@ Curves = dict[str, Any]
 
 
 class Scene(NamedTuple):
-    """What the models of one system are shown on: positions, and a line of configurations along each coordinate."""
+    """What the models of one system are shown on: positions, the first ``count`` of which are drawn, and a line of
+    configurations along each coordinate."""
 
     q: Float[np.ndarray, "N T n"]
+    count: int
     lines: Float[np.ndarray, "n points n"]
     dt: float
     manifold: Manifold
@@ -39,23 +41,29 @@ class Scene(NamedTuple):
 
 
 def scene(system: System, test: Trajectories, count: int) -> Scene:
-    """The first ``count`` test trajectories: nobody picked them."""
+    """The first ``count`` test trajectories are drawn: nobody picked them."""
     lines = np.stack([along(test, i, _POINTS) for i in range(test.manifold.size)])
     truth = system.dynamics if isinstance(system.dynamics, PortHamiltonian) else None
-    return Scene(test.q[:count, : CONTEXT + HORIZON], lines, test.dt, test.manifold, truth)
+    return Scene(test.q[:, : CONTEXT + HORIZON], min(count, len(test)), lines, test.dt, test.manifold, truth)
 
 
 def true_curves(shown: Scene) -> Curves:
     """The truth, from the first sample of the context."""
-    return _curves(shown, _unwrapped(shown.manifold, jnp.asarray(shown.q, dtype=float)), shown.truth)
+    return _curves(shown, _unwrapped(shown.manifold, jnp.asarray(shown.q[: shown.count], dtype=float)), shown.truth)
 
 
 def model_curves(shown: Scene, model: AbstractForecaster) -> Curves:
-    """Forecasts open loop, from the last sample of the context on, so that the lines meet."""
-    q = _unwrapped(shown.manifold, jnp.asarray(shown.q, dtype=float))
+    """Forecasts open loop, from the last sample of the context on, so that the lines meet.
+
+    All test trajectories are forecast, as when the model was judged: that program is compiled already, or cached, and
+    compiling is what takes the time.
+    """
+    q = jnp.asarray(shown.q, dtype=float)
     future = roll_out(autoregressive, _in_working_precision(model), q[:, :CONTEXT], HORIZON)
-    path = _unwrapped(shown.manifold, jnp.concatenate([q[:, CONTEXT - 1 : CONTEXT], future], axis=1))
-    return _curves(shown, path, model.learned_system() if isinstance(model, AbstractIdentifiable) else None)
+    whole = _unwrapped(shown.manifold, jnp.concatenate([q[:, :CONTEXT], future], axis=1)[: shown.count])
+    return _curves(
+        shown, whole[:, CONTEXT - 1 :], model.learned_system() if isinstance(model, AbstractIdentifiable) else None
+    )
 
 
 def _curves(shown: Scene, path: Float[Array, "N T n"], physics: PortHamiltonian | None) -> Curves:

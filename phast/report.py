@@ -49,6 +49,11 @@ _ABOUT = {name: about for name, (_, about) in _COLUMNS.items()} | {
     "parameters": "trainable numbers",
     "paper": "the published mean",
     "ours/paper": "our mean over the published one, in the same metric",
+    "best PHAST": "by the paper's recipe",
+    "paper's best PHAST": "the lowest published mean",
+    "best other": "the best model that is not a PHAST",
+    "gain": "error of the best other model over that of the best PHAST by the same recipe",
+    "best sharp PHAST": "by the default preset of this library",
 }
 _NEXT_STEPS = "all next steps"
 _REGIME_COLOURS, _OTHER_COLOURS = 3, 7
@@ -140,10 +145,19 @@ def _entries(runs: Iterable[Run], others: Sequence[str]) -> list[Entry]:
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.record["model"], run.record["preset"]), []).append(run)
-    order = {name: place for place, name in enumerate(MODELS)}
-    presets = {name: place for place, name in enumerate(PRESETS)}
-    keys = sorted(groups, key=lambda key: (not _is_ours(key[0]), presets.get(key[1], 9), order.get(key[0], 99), key[0]))
-    return [Entry(*key, groups[key], _kind(groups[key]), *_look(*key, order, others)) for key in keys]
+    presets = list(PRESETS)
+
+    def place(key: tuple[str, str]) -> tuple:
+        model, preset = key
+        return not _is_ours(model), presets.index(preset) if preset in presets else len(presets), _rank(model)
+
+    return [Entry(*key, groups[key], _kind(groups[key]), *_look(*key, others)) for key in sorted(groups, key=place)]
+
+
+def _rank(model: str) -> tuple[int, str]:
+    """The table's order, then the alphabet."""
+    names = list(MODELS)
+    return names.index(model) if model in names else len(names), model
 
 
 def _kind(runs: Sequence[Run]) -> str:
@@ -153,10 +167,10 @@ def _kind(runs: Sequence[Run]) -> str:
     )
 
 
-def _look(model: str, preset: str, order: dict[str, int], others: Sequence[str]) -> tuple[str, str]:
+def _look(model: str, preset: str, others: Sequence[str]) -> tuple[str, str]:
     """PHAST in one family of colours, dashed where it is the paper's recipe; everything else in another, dotted."""
     if _is_ours(model):
-        return f"--phast-{order.get(model, 0) % _REGIME_COLOURS}", "solid" if preset == "sharp" else "dash"
+        return f"--phast-{_rank(model)[0] % _REGIME_COLOURS}", "solid" if preset == "sharp" else "dash"
     return f"--other-{others.index(model) % _OTHER_COLOURS}", "dot"
 
 
@@ -197,11 +211,12 @@ def _line(entry: Entry) -> dict[str, Cell]:
     parameters, theirs = entry.runs[0].record["parameters"], entry.as_published
     note = _NEXT_STEPS if theirs and theirs.metric == entry.kind else ""
     return {
-        "seeds": Cell(str(len(entry.runs)), len(entry.runs)),
-        "parameters": Cell(f"{parameters:,}", parameters),
-        **measured,
+        "rollout": measured.pop("rollout"),
         "paper": Cell(figure(theirs.published[0]), theirs.published[0], note) if theirs else Cell(""),
         "ours/paper": _ratio(theirs.ratio if theirs else None),
+        **measured,
+        "parameters": Cell(f"{parameters:,}", parameters),
+        "seeds": Cell(str(len(entry.runs)), len(entry.runs)),
     }
 
 
@@ -220,11 +235,11 @@ def _summary(name: str, entries: Sequence[Entry]) -> dict[str, Cell]:
     same = [row.mean for entry in ours if theirs and (row := entry.metric(theirs[0]))]
     return {
         "best PHAST": _named(best),
+        "paper's best PHAST": Cell("") if theirs is None else Cell(figure(theirs[1]), theirs[1], theirs[2]),
+        "ours/paper": _ratio(min(same) / theirs[1] if same and theirs else None),
         "best other": _named(other),
         "gain": Cell("") if gain is None else Cell(f"{gain:.3g}×", gain),
         "best sharp PHAST": _named(sharp),
-        "paper's best PHAST": Cell("") if theirs is None else Cell(figure(theirs[1]), theirs[1], theirs[2]),
-        "ours/paper": _ratio(min(same) / theirs[1] if same and theirs else None),
     }
 
 
@@ -286,7 +301,7 @@ def section_names(runs: Iterable[Run]) -> list[str]:
 
 
 def _by_system(runs: Sequence[Run]) -> Iterator[tuple[str, list[Entry]]]:
-    others = sorted({run.record["model"] for run in runs if not _is_ours(run.record["model"])})
+    others = sorted({run.record["model"] for run in runs if not _is_ours(run.record["model"])}, key=_rank)
     for name in section_names(runs):
         yield name, _entries((run for run in runs if run.record["system"] == name), others)
 
@@ -331,7 +346,7 @@ def _described(on: Scene) -> dict[str, Any]:
         "context": CONTEXT,
         "horizon": HORIZON,
         "names": on.manifold.names,
-        "count": len(on.q),
+        "count": on.count,
         "along": rounded([line[:, i] for i, line in enumerate(on.lines)]),
         "most_varied": int(np.argmax(varies)),
         "truth": truth,
