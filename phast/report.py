@@ -78,8 +78,8 @@ def collect(folder: str | os.PathLike, systems: Sequence[str] = ()) -> list[Run]
         for path in sorted(Path(folder).glob(f"{preset}/*/*/seed-*.json"))
         if "," not in path.parent.name and (not wanted or path.parent.parent.name in wanted)
     ]
-    if not paths:
-        of = f" of {', '.join(sorted(wanted))}" if wanted else ""
+    if not paths or (missing := wanted - {path.parent.parent.name for path in paths}):
+        of = f" of {', '.join(sorted(missing if paths else wanted))}" if wanted else ""
         raise InputError(f"no records{of} in '{folder}': make them with `phast suite`, or name their folder: --results")
     return [Run(_record(path), model if (model := path.with_suffix(".phast")).exists() else None) for path in paths]
 

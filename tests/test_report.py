@@ -1,5 +1,6 @@
 """The page: what is on it, that nothing on it loads or runs but its own, and that it works in a browser."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -12,17 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from phast import cli
+from phast import cli, demo
 from phast.checkpoint import save
 from phast.curves import CONTEXT, HORIZON, model_curves, rounded, scene, true_curves
-from phast.datasets import Trajectories
+from phast.datasets import Split, Trajectories
 from phast.errors import InputError
 from phast.forecaster import AbstractForecaster
 from phast.manifold import Manifold
 from phast.metrics import error_name
 from phast.models import MODELS
 from phast.report import Run, collect, section_names, write_report
-from phast.suite import record_path, write_record
+from phast.suite import Outcome, record_path, write_record
 from phast.systems import SYSTEMS, system
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
@@ -213,6 +214,8 @@ def test_folders_are_collected_by_system_in_the_order_of_the_systems(results):
     assert sum(isinstance(run.model, Path) for run in runs) == 3
     with pytest.raises(InputError, match="unknown system 'rcl': did you mean 'rlc'"):
         collect(results, ["rcl"])
+    with pytest.raises(InputError, match="no records of robot-arm in"):
+        collect(results, ["rlc", "robot-arm"])
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"metrics": 3}', '{"system": 1}'])
@@ -247,6 +250,17 @@ def test_the_command_writes_the_page_or_says_what_to_do(tmp_path, monkeypatch, c
     code, told = run("--results", tmp_path / "nowhere", "-o", tmp_path / "none.html")
     assert code == 2 and len(told.err.strip().splitlines()) == 1
     assert "no records in" in told.err and "phast suite" in told.err and not (tmp_path / "none.html").exists()
+
+
+def test_the_demo_leaves_a_page(tmp_path, monkeypatch):
+    windy = system("pendulum-windy")
+    model = MODELS["phast-known"](windy, key=jax.random.key(0))
+    data = dataclasses.replace(motion(windy), v=motion(windy).q)
+    monkeypatch.setattr(demo, "benchmark_split", lambda _: Split(data, data, data))
+    monkeypatch.setattr(demo, "run_seeds", lambda *_, **__: [Outcome(record("pendulum-windy"), model)])
+    demo.run(tmp_path, model_name="phast-known", preset_name="paper")
+    text = own_markup(tmp_path / "report.html")
+    assert "phast-known, paper" in text and 'id="summary"' not in text and text.count("<section") == 1
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------
