@@ -167,8 +167,8 @@
 
   const links = new Map([...document.querySelectorAll("nav a")].map((link) => [link.hash.slice(1), link]));
   function follow() {
-    const passed = [...links.keys()].filter((id) => document.getElementById(id).getBoundingClientRect().top < innerHeight / 3);
-    const current = links.get(passed.at(-1));
+    const passed = [...links.keys()].filter((id) => document.getElementById(id).getBoundingClientRect().top < 120);
+    const current = links.get(passed.at(-1) ?? links.keys().next().value);
     if (!current || current.hasAttribute("aria-current")) return;
     links.forEach((link) => link.removeAttribute("aria-current"));
     current.setAttribute("aria-current", "true");
