@@ -134,9 +134,9 @@ def simulate(
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the model and the figures.")] = Path(
-        "demo"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the model, the figures and the page.")
+    ] = Path("demo"),
     model: Annotated[str, typer.Option(help="Which model to fit.")] = "phast-partial",
     preset: Annotated[str, typer.Option(help="How to train: sharp or paper.")] = "sharp",
     json_file: JsonFile = None,
@@ -179,6 +179,7 @@ def demo(
         f"R² of d(θ) over the test set: {metrics['damping_r2']:.5g}   mean absolute error: {metrics['damping_mae']:.2g}"
     )
     print(f"\nModel and figures (rollout, phase, damping, energy): {output}/   [{time.perf_counter() - begun:.0f} s]")
+    print(f"All of it on one page: open {output / 'report.html'} in a browser")
     write_json(json_file, [result["record"]])
 
 
@@ -485,7 +486,7 @@ def filter_command(
 
 # --- research --------------------------------------------------------------------------------------------------------
 
-for command in (research.evaluate, research.suite, research.reproduce, research.bench):
+for command in (research.evaluate, research.suite, research.reproduce, research.report, research.bench):
     app.command()(command)
 
 

@@ -1,5 +1,6 @@
 """What a command shows: tables, progress bars, files of numbers. Imports wait until something is shown."""
 
+import itertools
 import json
 import sys
 import threading
@@ -92,6 +93,21 @@ def progress(title: str, *, seeds: int, epochs: int = 50) -> "Iterator[Callable[
             bar.update(task, advance=1, description=f"{title}  loss {history.loss[-1]:.2e}")
 
         yield advance
+
+
+@contextmanager
+def sections(title: str, *, total: int) -> "Iterator[Callable[[str], None]]":
+    """A bar that names what is being done on a terminal, a plain line for each elsewhere; both on standard error."""
+    from rich.markup import escape
+
+    bar, places = _bar(), itertools.count()
+    if bar is None:
+        yield lambda name: print(f"{title} {name} ({next(places) + 1}/{total})", file=sys.stderr)
+        return
+    with bar:
+        task = bar.add_task(title, total=total)
+        yield lambda name: bar.update(task, completed=next(places), description=escape(f"{title} {name}"))
+        bar.update(task, completed=total)
 
 
 def _bar() -> "Progress | None":

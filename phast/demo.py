@@ -10,15 +10,16 @@ import numpy as np
 from phast import plots
 from phast.api import damping, forecast
 from phast.checkpoint import save
+from phast.curves import CONTEXT, HORIZON
 from phast.datasets import Split, benchmark_split
 from phast.forecaster import AbstractIdentifiable
 from phast.hamiltonian import PortHamiltonian
 from phast.metrics import energy_trace
+from phast.report import Run, write_report
 from phast.runs import UNWATCHED, Experiment, Watch
 from phast.runs import run as run_experiment
 from phast.systems import system
 
-CONTEXT, HORIZON = 10, 100
 _ANGLES = np.array([0.0, 0.25, 0.5, 0.75, 1.0]) * np.pi
 
 
@@ -29,7 +30,7 @@ def run(
     preset_name: str,
     watch: Watch = UNWATCHED,
 ) -> dict[str, Any]:
-    """Fit Windy Pendulum; model and figures go into ``folder``, the record and d(θ) at a few angles come back."""
+    """Fit Windy Pendulum; model, figures and page go into ``folder``, the record and d(θ) at a few angles come back."""
     windy = system("pendulum-windy")
     data = benchmark_split(windy)
     (outcome,) = run_experiment(Experiment(windy.name, model_name, preset_name), data=data, watch=watch)
@@ -38,6 +39,7 @@ def run(
     example = _typical(model, data)
     for name, figure in _figures(model, windy.port_hamiltonian, data, example).items():
         plots.save_figure(figure, folder / f"{name}.png")
+    write_report([Run(outcome.record, model)], folder / "report.html", test_data=lambda _: data.test)
     learned = damping(model, _ANGLES)[:, 0]
     return {
         "record": outcome.record,

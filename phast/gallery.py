@@ -16,6 +16,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from phast.checkpoint import load
+from phast.curves import CONTEXT, HORIZON, in_working_precision
 from phast.datasets import Trajectories, benchmark_split
 from phast.errors import InputError
 from phast.forecaster import AbstractForecaster, AbstractIdentifiable, Phast, autoregressive, roll_out
@@ -26,7 +27,6 @@ from phast.plots import TRUTH
 from phast.runs import Experiment
 from phast.systems import System
 
-CONTEXT, HORIZON = 10, 100
 _STYLES = {
     "phast-known": {"color": "#0072b2"},
     "phast-partial": {"color": "#009e73"},
@@ -129,7 +129,7 @@ def _gather(results: Path, experiments: Sequence[Experiment]) -> list[Shown]:
     for name in dict.fromkeys(experiment.system for experiment in experiments):
         mine = [experiment for experiment in experiments if experiment.system == name]
         files = {each.model: each.record_path(results, 0).with_suffix(".phast") for each in mine}
-        models = {model: _in_double(load(path)) for model, path in files.items() if path.exists()}
+        models = {model: in_working_precision(load(path)) for model, path in files.items() if path.exists()}
         if not models:
             raise InputError(f"no fitted model of {name} in {results}/: leave out --records-only to make them")
         simulator = mine[0].simulator()
@@ -142,11 +142,6 @@ def _gather(results: Path, experiments: Sequence[Experiment]) -> list[Shown]:
         paths = {model: np.concatenate([test.q[example, :CONTEXT], x[example]]) for model, x in futures.items()}
         gathered.append(Shown(simulator, test, example, models, paths))
     return gathered
-
-
-def _in_double(model: AbstractForecaster) -> AbstractForecaster:
-    """Figures are drawn in double precision, whatever a model was trained in."""
-    return jax.tree.map(lambda x: x.astype(float) if jnp.issubdtype(x.dtype, jnp.floating) else x, model)
 
 
 def _typical(test: Trajectories, futures: Float[np.ndarray, "N H n"]) -> int:

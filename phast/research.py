@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from phast.console import Float64, JsonFile, RunsShown, print_table, stages, training, write_json
+from phast.console import Float64, JsonFile, RunsShown, print_table, sections, stages, training, write_json
 from phast.errors import InputError
 from phast.files import write_atomically
 
@@ -374,6 +374,23 @@ FIGURES: dict[str, Figure] = {
     ),
     "noise-study": Figure("KNOWN under noise by FD+TCN, MAP and the moving horizon, beside the floor", _noise_study),
 }
+
+
+def report(
+    results: Annotated[Path, typer.Option(help="Folder of records, and of the models beside them.")] = Path("results"),
+    system_names: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    trajectories: Annotated[int, typer.Option(min=1, max=200, help="Test trajectories to draw per system.")] = 3,
+) -> None:
+    """Write one HTML page of all results: tables, and figures of every model that lies beside its record."""
+    from phast.api import enable_float64
+    from phast.report import collect, section_names, write_report
+
+    enable_float64()  # holds the models of either precision
+    runs = collect(results, system_names or ())
+    with sections("drawing", total=len(section_names(runs))) as on_section:
+        write_report(runs, output, trajectories=trajectories, on_section=on_section)
+    print(f"{len(section_names(runs))} systems, {output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------

@@ -369,7 +369,10 @@ def write_record(path: Path, record: Record) -> None:
 def read_record(path: Path) -> Record:
     """The record in ``path``."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict):
+            raise ValueError(f"a {type(record).__name__}")
+        return record
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a readable record ({error}): delete it to run it again") from None
 
