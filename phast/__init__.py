@@ -18,9 +18,11 @@ Data flows down this list, and a module imports only from modules above it::
     metrics, runs, suite,
     studies                     judging, records, many of them, what decides
     api, plots, tables,
-    catalogue, peers            what a user calls; figures; the paper's numbers; other tools
-    gallery, demo, bench,
-    console, research, cli      the paper's figures; the main job; measurements; the command line
+    catalogue                   what a user calls; figures; the paper's numbers, table by table
+    curves, gallery, report,
+    peers                       what is drawn; the paper's figures; a page; other tools
+    demo, bench, console,
+    research, cli               the main job; measurements; the command line
 
 Names are imported when they are first used, so ``import phast`` is cheap.
 """

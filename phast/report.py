@@ -88,9 +88,7 @@ def collect(folder: str | os.PathLike, systems: Sequence[str] = ()) -> list[Run]
 def _record(path: Path) -> Record:
     record = read_record(path)
     metrics = record.get("metrics")
-    good = isinstance(metrics, dict) and all(
-        value is None or isinstance(value, int | float) for value in metrics.values()
-    )
+    good = isinstance(metrics, dict) and all(isinstance(x, int | float | None) for x in metrics.values())
     if not good or not all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items()):
         raise InputError(f"{path}: not the record of a run: delete it to run it again")
     return record
