@@ -170,7 +170,7 @@ _OURS = (
                 {},
                 {"learned_timestep": True},
                 {"random_head": True},
-                {"learned_timestep": True, "random_head": True},
+                {"unwrapped": True},
             )
         ),
         ("rollout_theta_wrap_mse_h100", "rollout_takeover_theta_wrap_mse_h100", "damping_r2", "timestep_ratio"),

@@ -39,7 +39,13 @@ from phast.forecaster import AbstractForecaster, AbstractFullState, Core, Phast
 from phast.hamiltonian import PortHamiltonian
 from phast.integrators import ExplicitDamping, ImplicitMidpoint, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
-from phast.observers import AbstractCanonicalizer, ConvolutionalObserver, IdentityCanonicalizer, MassCanonicalizer
+from phast.observers import (
+    AbstractCanonicalizer,
+    AbstractObserver,
+    ConvolutionalObserver,
+    IdentityCanonicalizer,
+    MassCanonicalizer,
+)
 from phast.systems import System
 
 # --- the three regimes, for any system -------------------------------------------------------------------------------
@@ -54,18 +60,15 @@ def known(
     mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
     timestep: Timestep | None = None,
     midpoint: bool = False,
-    random_head: bool = False,
+    observer: AbstractObserver | None = None,
     key: PRNGKeyArray,
 ) -> Phast:
     """V and M given, the coefficients of a damping law learned: ``WindyDamping(Positive.uninformed(), …)``.
 
-    ``midpoint`` asks for the implicit midpoint core where the mass is constant too, ``random_head`` for an observer
-    whose correction does not start at zero.
+    ``midpoint`` asks for the implicit midpoint core where the mass is constant too; ``observer`` replaces FD+TCN.
     """
     system = PortHamiltonian(potential, mass, damping)
-    return _pipeline(
-        system, MassCanonicalizer(), manifold, dt, timestep, key, midpoint=midpoint, random_head=random_head
-    )
+    return _pipeline(system, MassCanonicalizer(), manifold, dt, timestep, key, midpoint=midpoint, observer=observer)
 
 
 def partial(
@@ -121,7 +124,7 @@ def _pipeline(
     key: PRNGKeyArray,
     *,
     midpoint: bool = False,
-    random_head: bool = False,
+    observer: AbstractObserver | None = None,
 ) -> Phast:
     """FD+TCN observer and Strang splitting: leapfrog where the mass is constant, implicit midpoint elsewhere."""
     if not (dt > 0 and math.isfinite(dt)):
@@ -129,7 +132,7 @@ def _pipeline(
     core = leapfrog() if system.separable and not midpoint else ImplicitMidpoint()
     return Phast(
         core=Core(system, Transition(core, ExplicitDamping(), timestep or Timestep(dt))),
-        observer=ConvolutionalObserver.create(manifold, random_head=random_head, key=key),
+        observer=ConvolutionalObserver.create(manifold, key=key) if observer is None else observer,
         canonicalizer=canonicalizer,
         manifold=manifold,
         dt=dt,
@@ -216,13 +219,17 @@ def phast_known(
     true_mass: bool = False,
     midpoint: bool = False,
     random_head: bool = False,
+    unwrapped: bool = False,
     **variation: Any,
 ) -> Phast:
     """V and M from the system, every damping coefficient forgotten and learned.
 
     ``true_mass`` takes the simulator's M(q) instead of the constant that the paper's rows approximate it by.
+    ``random_head`` and ``unwrapped`` are choices of the observer that the paper leaves open: its correction starts
+    anywhere instead of at zero; it reads angles that run on instead of wrapped ones.
     """
     row = row_of(system)
+    seen = Manifold(system.manifold.names, (False,) * system.manifold.size) if unwrapped else system.manifold
     return known(
         manifold=system.manifold,
         dt=system.dt,
@@ -231,7 +238,7 @@ def phast_known(
         mass=system.port_hamiltonian.mass if true_mass else row.mass(system),
         timestep=_timestep(system, row, **variation),
         midpoint=midpoint,
-        random_head=random_head,
+        observer=ConvolutionalObserver.create(seen, random_head=random_head, key=key),
         key=key,
     )
 

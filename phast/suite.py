@@ -242,9 +242,10 @@ def _answer(each: _Running) -> tuple[bool, str | None]:
     try:
         return False, each.receiver.recv()
     except EOFError:
-        each.process.join()
+        each.process.join()  # for the exit code
         return True, f"its process died (exit code {each.process.exitcode})"
     finally:
+        each.process.join()
         each.receiver.close()
 
 
