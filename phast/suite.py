@@ -278,4 +278,5 @@ def cost(folder: Path, jobs: Sequence[Job]) -> Cost:
 
     left = sum((len(job.seeds) - len(spent.get(job.experiment, []))) * typical(job.experiment) for job in jobs)
     total = sum(len(job.seeds) for job in jobs)
-    return Cost(len(everything), total, sum(everything), sum(everything) + left)
+    used = float(sum(everything))
+    return Cost(len(everything), total, used, used + left)

@@ -1,0 +1,119 @@
+"""The commands of research: lists, tables in every form, figures from fitted models, mistakes in one line."""
+
+import json
+import sys
+
+import jax
+import matplotlib.pyplot as plt
+import pytest
+
+from phast import cli, gallery
+from phast.catalogue import NOT_YET, TABLES
+from phast.checkpoint import save
+from phast.datasets import Split, simulate
+from phast.models import MODELS
+from phast.research import FIGURES
+from phast.runs import Experiment, write_record
+
+METRICS = {"rollout_theta_wrap_mse_h100": 0.05, "damping_r2": 0.5, "damping_mae": 0.1}
+
+
+@pytest.fixture
+def phast(monkeypatch, capsys):
+    """``phast(*words)`` -> (exit code, standard output, standard error)."""
+
+    def command(*words):
+        monkeypatch.setattr(sys, "argv", ["phast", *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return command
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A folder with the record of one run of the PARTIAL cap table."""
+    folder = tmp_path / "results"
+    experiment = TABLES["partial-cap"].experiments()[0]
+    record = {"system": experiment.system, "model": experiment.model, "preset": "paper", "seed": 0, "noise": 0.0}
+    record |= {"variation": dict(experiment.variation), "parameters": 5, "metrics": METRICS, "seconds": {"train": 30.0}}
+    write_record(experiment.record_path(folder, 0), record)
+    return folder
+
+
+def test_everything_is_listed(phast):
+    code, out, err = phast("reproduce", "--list")
+    assert (code, err) == (0, "")
+    named = {line.split()[0]: line for line in out.splitlines() if line}
+    assert {*TABLES, *FIGURES, *NOT_YET} <= set(named)
+    assert "not yet" in named["gauge-freedom"] and "figure" in named["gallery-rollouts"]
+
+
+def test_a_table_from_records_alone_in_every_form(phast, results, tmp_path):
+    words = ("reproduce", "partial-cap", "--records-only", "--results", results)
+    code, out, err = phast(*words, "-o", tmp_path / "out", "--json", tmp_path / "all.json")
+    assert (code, err) == (0, "") and "unbounded" in out and "0.059 ± 0.007" in out and "bound 0.5" not in out
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".txt", ".md", ".tex", ".json"}
+    (table,) = json.loads((tmp_path / "all.json").read_text())
+    assert table["rows"][0]["published"] == [0.059, 0.007]
+    for form, mark in (("markdown", "| unbounded |"), ("latex", r"\toprule"), ("json", '"model": "unbounded"')):
+        assert mark in phast(*words, "--format", form)[1]
+
+
+def test_a_table_is_renewed_inside_a_document(phast, results, tmp_path):
+    document = tmp_path / "page.md"
+    document.write_text("before\n<!-- partial-cap -->\nold\n<!-- /partial-cap -->\nafter\n")
+    code, _, err = phast("reproduce", "all", "--records-only", "--results", results, "--into", document)
+    text = document.read_text()
+    assert (code, err) == (0, "") and text.startswith("before\n<!-- partial-cap -->\n| model |")
+    assert "old" not in text and text.endswith("<!-- /partial-cap -->\nafter\n")
+
+
+def test_the_state_of_a_suite(phast, results):
+    words = ("suite", "--status", "--results", results, "--system", "rlc", "--model", "gru,s5", "--seeds", 2)
+    assert "0 of 4 runs have a record" in phast(*words)[1]
+
+
+MISTAKES = {
+    "unknown system": ("suite --system rcl --status", "did you mean 'rlc'"),
+    "unknown model": ("suite --system rlc --model grv --status", "did you mean 'gru'"),
+    "a baseline by the sharp preset": ("suite --preset sharp --model gru --status", "sharp preset fits"),
+    "unknown preset": ("suite --preset best", "unknown preset 'best'"),
+    "no system": ("suite --system , --status", "names nothing"),
+    "not yet": ("reproduce gauge-freedom", "cannot be made yet"),
+    "unknown table": ("reproduce tabel", "unknown table 'tabel'"),
+    "a table is no figure": ("reproduce rlc --plot {new}/x.png", "--plot draws one figure"),
+    "no document": ("reproduce rlc --records-only --into {new}/none.md", "cannot read"),
+    "no place": ("reproduce rlc --records-only --into {new}/empty.md", "has no place <!-- rlc -->"),
+    "no models": ("reproduce gallery-rollouts --records-only --results {new}", "no fitted model of pendulum-windy"),
+    "no scheduler": ("suite --system rlc --results {new} --scheduler nowhere", "no Dask scheduler answers at nowhere"),
+}
+
+
+@pytest.mark.parametrize("words, said", MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_one_line_and_leave_nothing_behind(phast, tmp_path, words, said):
+    (tmp_path / "empty.md").write_text("")
+    code, _, err = phast(*words.format(new=tmp_path).split())
+    assert code == 2 and len(err.splitlines()) == 1 and said in err, err
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.md"]
+
+
+@pytest.mark.usefixtures("float64", "quick_compile")
+def test_galleries_draw_every_model(tmp_path, monkeypatch):
+    shown = [Experiment(s, m) for s in ("pendulum-windy", "cartpole-windy-rail") for m in ("phast-known", "s5")]
+    for experiment in shown:
+        model = MODELS[experiment.model](experiment.simulator(), key=jax.random.key(0))
+        save(model, experiment.record_path(tmp_path, 0).with_suffix(".phast"))
+    monkeypatch.setattr(gallery, "benchmark_split", lambda each: Split(*[simulate(each, 3, length=110)] * 3))
+    rollouts = gallery.rollouts_and_phases(tmp_path, shown)
+    assert len(rollouts.axes) == 4  # one angle each, above and below
+    assert all({"phast-known", "s5"} <= {line.get_label() for line in ax.lines} for ax in rollouts.axes[:2])
+    damped = gallery.damping_and_energy(tmp_path, shown)
+    above = damped.axes[1]
+    assert [line.get_label() for line in above.lines].count("truth") == 1 and len(above.lines) == 4  # two coordinates
+    plt.close("all")
