@@ -1,6 +1,8 @@
 """Shapes are checked at run time, randomness is fixed, and a test asks for double precision by name."""
 
 import os
+import sys
+import warnings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -58,3 +60,45 @@ def perturbed():
 def trainable_count():
     """How many numbers an optimiser would see."""
     return lambda module: sum(x.size for x in jax.tree.leaves(eqx.filter(module, eqx.is_inexact_array)))
+
+
+# --- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def environment(cache):
+    return os.environ | {
+        "PHAST_CACHE": str(cache),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(cache / "xla"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+    }
+
+
+@pytest.fixture
+def run(monkeypatch, capfd, environment):
+    """``run("systems")`` -> (exit code, standard output, standard error)."""
+
+    def call(*arguments):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["phast", *map(str, arguments)])
+        capfd.readouterr()
+        from phast import cli
+
+        code, precise, show = 0, jax.config.jax_enable_x64, warnings.showwarning
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = stop.code or 0
+        finally:
+            jax.config.update("jax_enable_x64", precise)  # the sharp preset switches a whole process
+            warnings.showwarning = show
+        return code, *capfd.readouterr()
+
+    return call

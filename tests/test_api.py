@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from doubles import Still
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from phast.components.parameter import Positive
 from phast.components.potential import Cosine
 from phast.datasets import as_trajectories
 from phast.errors import InputError
-from phast.forecaster import AbstractForecaster, Phast, autoregressive
+from phast.forecaster import Phast, autoregressive
 from phast.manifold import Manifold
 from phast.models import known, partial
 from phast.training import Settings
@@ -255,18 +256,6 @@ def test_damping_of_half_a_configuration(pair):
 
 
 def test_only_models_with_a_state_can_take_over():
-    class Still(AbstractForecaster):
-        manifold: Manifold
-
-        def predict_next(self, q, u=None, *, key=None):
-            return q
-
-        def init_cache(self, context, past=None, *, horizon=1):
-            return context[-1]
-
-        def step(self, cache, u=None):
-            return cache, cache
-
     np.testing.assert_array_equal(forecast(Still(ANGLE), Q + 2.0, 3), np.full((3, 1), 2.0))
     with pytest.raises(InputError, match="Still has no physical state to take over"):
         forecast(Still(ANGLE), Q, 3, mode="takeover")

@@ -4,18 +4,15 @@ Most commands run in this process through ``main``, a few in their own. Nothing 
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
-import warnings
 
 import jax
 import numpy as np
 import pandas as pd
 import pytest
 
-from phast import cli
 from phast.checkpoint import load, save
 from phast.components.damping import ConstantDamping
 from phast.components.parameter import Positive
@@ -26,43 +23,6 @@ from phast.manifold import Manifold
 from phast.models import full_state, known
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
-
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def environment(cache):
-    return os.environ | {
-        "PHAST_CACHE": str(cache),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(cache / "xla"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
-    }
-
-
-@pytest.fixture
-def run(monkeypatch, capfd, environment):
-    """``run("systems")`` -> (exit code, standard output, standard error)."""
-
-    def call(*arguments):
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "argv", ["phast", *map(str, arguments)])
-        capfd.readouterr()
-        code, precise, show = 0, jax.config.jax_enable_x64, warnings.showwarning
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = stop.code or 0
-        finally:
-            jax.config.update("jax_enable_x64", precise)  # the sharp preset switches a whole process
-            warnings.showwarning = show
-        return code, *capfd.readouterr()
-
-    return call
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from doubles import Still
 
 from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import ConstantMass
@@ -153,18 +154,6 @@ def test_names_are_those_of_the_paper():
 
 def test_keys_are_absent_where_they_do_not_apply(data):
     """A baseline has no takeover and no damping; a system without a known energy has no budget."""
-
-    class Still(AbstractForecaster):
-        manifold: Manifold
-
-        def predict_next(self, q, u=None, *, key=None):
-            return q
-
-        def init_cache(self, context, past=None, *, horizon=1):
-            return context[-1]
-
-        def step(self, cache, u=None):
-            return cache, cache
 
     keys = set(evaluate(Still(PAIR), data, context=CONTEXT, horizons=(2,)))
     kept = {"mixed_mse", "floor", "next_step_after_burn_in", "next_step_after_burn_in_median"}

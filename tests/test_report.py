@@ -12,14 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from doubles import Still
 
 from phast import cli, demo
 from phast.checkpoint import save
 from phast.curves import CONTEXT, HORIZON, model_curves, rounded, scene, true_curves
 from phast.datasets import Split, Trajectories
 from phast.errors import InputError
-from phast.forecaster import AbstractForecaster
-from phast.manifold import Manifold
 from phast.metrics import error_name
 from phast.models import MODELS
 from phast.report import Run, collect, section_names, write_report
@@ -32,21 +31,6 @@ BENCHMARKS = [name for name, s in SYSTEMS.items() if s.benchmark]
 DRAWN = ("pendulum-windy", "oscillator-damped")
 EVIL = "<img src=x onerror=document.title='owned'>"
 CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
-
-
-class Still(AbstractForecaster):
-    """A baseline: nothing moves any more."""
-
-    manifold: Manifold
-
-    def predict_next(self, q, u=None, *, key=None):
-        return q
-
-    def init_cache(self, context, past=None, *, horizon=1):
-        return context[-1]
-
-    def step(self, cache, u=None):
-        return cache, cache
 
 
 def motion(chosen, count=3, length=CONTEXT + HORIZON):

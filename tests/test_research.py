@@ -1,13 +1,12 @@
 """The commands of research: lists, tables in every form, figures from fitted models, mistakes in one line."""
 
 import json
-import sys
 
 import jax
 import matplotlib.pyplot as plt
 import pytest
 
-from phast import cli, gallery
+from phast import gallery
 from phast.catalogue import NOT_YET, TABLES
 from phast.checkpoint import save
 from phast.datasets import Split, simulate
@@ -16,23 +15,6 @@ from phast.research import FIGURES
 from phast.runs import Experiment, write_record
 
 METRICS = {"rollout_theta_wrap_mse_h100": 0.05, "damping_r2": 0.5, "damping_mae": 0.1}
-
-
-@pytest.fixture
-def phast(monkeypatch, capsys):
-    """``phast(*words)`` -> (exit code, standard output, standard error)."""
-
-    def command(*words):
-        monkeypatch.setattr(sys, "argv", ["phast", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        told = capsys.readouterr()
-        return code, told.out, told.err
-
-    return command
 
 
 @pytest.fixture
@@ -46,37 +28,37 @@ def results(tmp_path):
     return folder
 
 
-def test_everything_is_listed(phast):
-    code, out, err = phast("reproduce", "--list")
+def test_everything_is_listed(run):
+    code, out, err = run("reproduce", "--list")
     assert (code, err) == (0, "")
     named = {line.split()[0]: line for line in out.splitlines() if line}
     assert {*TABLES, *FIGURES, *NOT_YET} <= set(named)
     assert "not yet" in named["gauge-freedom"] and "figure" in named["gallery-rollouts"]
 
 
-def test_a_table_from_records_alone_in_every_form(phast, results, tmp_path):
+def test_a_table_from_records_alone_in_every_form(run, results, tmp_path):
     words = ("reproduce", "partial-cap", "--records-only", "--results", results)
-    code, out, err = phast(*words, "-o", tmp_path / "out", "--json", tmp_path / "all.json")
+    code, out, err = run(*words, "-o", tmp_path / "out", "--json", tmp_path / "all.json")
     assert (code, err) == (0, "") and "unbounded" in out and "0.059 ± 0.007" in out and "bound 0.5" not in out
     assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".txt", ".md", ".tex", ".json"}
     (table,) = json.loads((tmp_path / "all.json").read_text())
     assert table["rows"][0]["published"] == [0.059, 0.007]
     for form, mark in (("markdown", "| unbounded |"), ("latex", r"\toprule"), ("json", '"model": "unbounded"')):
-        assert mark in phast(*words, "--format", form)[1]
+        assert mark in run(*words, "--format", form)[1]
 
 
-def test_a_table_is_renewed_inside_a_document(phast, results, tmp_path):
+def test_a_table_is_renewed_inside_a_document(run, results, tmp_path):
     document = tmp_path / "page.md"
     document.write_text("before\n<!-- partial-cap -->\nold\n<!-- /partial-cap -->\nafter\n")
-    code, _, err = phast("reproduce", "all", "--records-only", "--results", results, "--into", document)
+    code, _, err = run("reproduce", "all", "--records-only", "--results", results, "--into", document)
     text = document.read_text()
     assert (code, err) == (0, "") and text.startswith("before\n<!-- partial-cap -->\n| model |")
     assert "old" not in text and text.endswith("<!-- /partial-cap -->\nafter\n")
 
 
-def test_the_state_of_a_suite(phast, results):
+def test_the_state_of_a_suite(run, results):
     words = ("suite", "--status", "--results", results, "--system", "rlc", "--model", "gru,s5", "--seeds", 2)
-    assert "0 of 4 runs have a record" in phast(*words)[1]
+    assert "0 of 4 runs have a record" in run(*words)[1]
 
 
 MISTAKES = {
@@ -96,9 +78,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("words, said", MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_are_one_line_and_leave_nothing_behind(phast, tmp_path, words, said):
+def test_mistakes_are_one_line_and_leave_nothing_behind(run, tmp_path, words, said):
     (tmp_path / "empty.md").write_text("")
-    code, _, err = phast(*words.format(new=tmp_path).split())
+    code, _, err = run(*words.format(new=tmp_path).split())
     assert code == 2 and len(err.splitlines()) == 1 and said in err, err
     assert [path.name for path in tmp_path.iterdir()] == ["empty.md"]
 
