@@ -179,5 +179,7 @@ class RunsShown:
     def _refresh(self) -> None:
         """Records are counted on disk: a job of several seeds leaves one after the other."""
         while not self._over.wait(0.5):
-            running = "; ".join(str(job.experiment) for job in list(self._running)[:3])
-            self._bar.update(self._task, completed=self._count_done(), description=running or "waiting")
+            running, done = list(self._running), self._count_done()
+            named = "; ".join(str(job.experiment) for job in running[:2])
+            said = f"{len(running)} running, {self._total - done} left: {named}"
+            self._bar.update(self._task, completed=done, description=said)

@@ -7,6 +7,7 @@ a finished run is never repeated, and a killed one goes on from its last epoch.
 """
 
 import dataclasses
+import itertools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -147,7 +148,8 @@ def cluster(
     single = [Job(experiment, (seed,)) for experiment, seeds in jobs for seed in seeds]
     begun = time.perf_counter()
     futures = {client.submit(_remote, job, retries=ATTEMPTS - 1, pure=False): job for job in single}
-    for job in single:
+    upcoming = iter(single)  # the scheduler takes them in this order, as many at a time as it has threads
+    for job in itertools.islice(upcoming, sum(client.nthreads().values())):
         on_start(job)
     for future in as_completed(futures):
         job, failure = futures[future], None
@@ -161,6 +163,8 @@ def cluster(
             failure = f"lost on the cluster: {future.exception()}"
         future.release()
         yield Finished(job, failure, time.perf_counter() - begun)
+        for job in itertools.islice(upcoming, 1):
+            on_start(job)
 
 
 def connect(address: str) -> "Client":
