@@ -54,6 +54,7 @@ from phast.components.potential import (
     Hybrid,
     LennardJones,
     MLPPotential,
+    PairPotential,
     PeriodicMLPPotential,
     Prey,
     Quadratic,
@@ -107,6 +108,7 @@ POTENTIALS = {
     "spline": (2, lambda key: SplinePotential(jax.random.normal(key, (7, 6)), GRID)),
     "spline, along one": (2, lambda key: SplinePotential(jax.random.normal(key, (8,)), ALONG)),
     "series": (4, lambda key: _random(key, SeriesPotential.flat(FOUR, jnp.array([[-3.0] * 4, [3.0] * 4]), 3))),
+    "pairs": (6, lambda key: _random(key, PairPotential.flat(jnp.array([[-4.0, -4, 4, 4, 0, 0], [0.0] * 6]), 9))),
     "sum": (2, lambda key: Sum((Cosine((0.0, 9.81)), SplinePotential.flat(GRID), SplinePotential.flat(ALONG)))),
     "scaled": (4, lambda key: Scaled(Cosine((0.0, 9.81, 1.0, 2.0)), Positive.uninformed())),
     "hybrid": (
@@ -178,6 +180,19 @@ def noise_for(model, scale, samples=SAMPLES):
 def over_samples(function, *arrays):
     """``function`` of one row of each array, for all rows, as NumPy."""
     return [np.asarray(x) for x in jax.jit(jax.vmap(function))(*arrays)]
+
+
+def test_pairs_of_points_feel_neither_place_nor_direction(float64):
+    """V of points depends on their distances alone, and every pair on a law of its own."""
+    law = POTENTIALS["pairs"][1](jax.random.key(1))
+    law = eqx.tree_at(lambda each: each.laws[1].coefficients, law, replace_fn=lambda c: 2.0 * c)
+    q = jnp.array([0.3, 0.1, 1.5, -0.4, -0.7, 1.9])
+    turn = jnp.array([[0.6, -0.8], [0.8, 0.6]])
+    moved = (q.reshape(3, 2) @ turn.T + jnp.array([2.0, -5.0])).reshape(-1)
+    np.testing.assert_allclose(law(moved), law(q), rtol=1e-12)
+    swapped = q.reshape(3, 2)[jnp.array([1, 0, 2])].reshape(-1)
+    assert abs(law(swapped) - law(q)) > 1e-3
+    assert np.isfinite(jax.grad(law)(jnp.zeros(6))).all()
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,11 @@ def _pair_distances_squared(q: Float[Array, " n"]) -> Float[Array, " pairs"]:
     return jnp.sum((points[first] - points[second]) ** 2, axis=-1)
 
 
+def _pair_distances(q: Float[Array, " n"]) -> Float[Array, " pairs"]:
+    """Softened by a hair, so that points in the same place have a gradient."""
+    return jnp.sqrt(_pair_distances_squared(q) + 1e-12)
+
+
 # --- neural and mixed ------------------------------------------------------------------------------------------------
 
 
@@ -310,12 +315,12 @@ class PairPotential(AbstractPotential):
     @classmethod
     def flat(cls, q: Float[Array, "samples n"], count: int) -> "PairPotential":
         """V = 0, with ``count`` nodes over the distances that the samples show."""
-        distances = jnp.sqrt(jax.vmap(_pair_distances_squared)(q))
+        distances = jax.vmap(_pair_distances)(q)
         line = Manifold.parse("distance")
         return cls(tuple(SplinePotential.flat(Grid.over(line, d[:, None], count)) for d in distances.T))
 
     def __call__(self, q):
-        distances = jnp.sqrt(_pair_distances_squared(q))
+        distances = _pair_distances(q)
         return sum(law(distances[i : i + 1]) for i, law in enumerate(self.laws))
 
 
