@@ -165,8 +165,8 @@ class RunsShown:
         said = f"{result.job}: {result.failure or 'done'} ({result.seconds:.0f} s)"
         if self._bar is None:
             print(f"[{self._count_done()}/{self._total}] {said}{self._left()}", file=sys.stderr, flush=True)
-        elif result.failure:
-            self._bar.console.print(said, markup=False)
+        else:
+            self._bar.console.print(said, markup=False, highlight=False)
 
     def _left(self) -> str:
         done = self._count_done()
@@ -179,7 +179,6 @@ class RunsShown:
     def _refresh(self) -> None:
         """Records are counted on disk: a job of several seeds leaves one after the other."""
         while not self._over.wait(0.5):
-            running, done = list(self._running), self._count_done()
-            named = "; ".join(str(job.experiment) for job in running[:2])
-            said = f"{len(running)} running, {self._total - done} left: {named}"
+            done = self._count_done()
+            said = f"{len(self._running)} running, {self._total - done} left"
             self._bar.update(self._task, completed=done, description=said)
