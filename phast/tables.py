@@ -377,4 +377,4 @@ def _choice(row: Comparison | None) -> str:
 
 def _their_choice(theirs: dict[str, Any], key: str) -> str:
     value = _published(theirs, key)
-    return "" if value is None else f"{value} ({theirs[f'{key}_model'].removeprefix('phast-')})"
+    return "" if value is None else f"{value} ({theirs[f'{key}_model'].replace('phast-', '')})"
