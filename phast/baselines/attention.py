@@ -151,12 +151,15 @@ class VolumePreserving(AbstractBlock):
         return self._feed(2.0 * resolve(x, self.skew()) - x)
 
     def start(self, length):
-        return jnp.zeros_like(self.weights)
+        return jnp.eye(self.weights.shape[0], dtype=self.weights.dtype)
 
     def update(self, cache, x):
-        matrix = jnp.eye(x.shape[0], dtype=x.dtype) - 0.5 * cache @ self.skew().T
-        moved = 2.0 * jnp.linalg.solve(matrix, x) - x  # (I - X)⁻¹(I + X) = 2(I - X)⁻¹ - I
-        return cache + jnp.outer(x, x), self._feed(moved)
+        """The cache is N = (I - ½SAᵀ)⁻¹. One more sample changes S by xxᵀ, and N by Sherman and Morrison's formula: no
+        d×d system is solved (a batched LAPACK call inside a scan, run from two threads, also locks XLA up)."""
+        ahead, along = cache @ x, self.skew() @ x
+        pivot = 1.0 - 0.5 * jnp.dot(along, ahead)  # at least one: its parts are a skew and a semi-definite form
+        inverse = cache + 0.5 * jnp.outer(ahead, along @ cache) / pivot
+        return inverse, self._feed(2.0 * ahead - x)  # (I - X)⁻¹(I + X) = 2(I - X)⁻¹ - I
 
     def _feed(self, z):
         for triangle, bias in zip(
