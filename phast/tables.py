@@ -295,7 +295,8 @@ class Table(AbstractTable):
         return [row.experiment for row in self.rows]
 
     def sheet(self, records):
-        ablation = published().get(self.name.removesuffix("-quick"))
+        name = self.name.removesuffix("-quick")
+        ablation = None if name in SYSTEMS else published().get(name)  # some tables are named like their system
         names = {
             row.experiment: (row.name, _standard(row.experiment) if ablation is None else ablation.get(row.name, {}))
             for row in self.rows

@@ -160,6 +160,11 @@ def test_sharp_rows_stand_beside_the_same_published_number():
     assert [(line[0], line[6]) for line in made.lines] == [("phast-known (sharp)", "2.64e-05 ± 1.50e-08")]
 
 
+def test_a_table_named_like_its_system_is_no_ablation():
+    made = TABLES["rlc"].sheet([record("rlc", preset="sharp", mse=1e-6)])
+    assert [row["published"] for row in made.data] == [[2.64e-05, 1.5e-08]]
+
+
 def test_the_summary_picks_the_best_of_each_family():
     errors = dict(zip((*REGIMES, *BASELINES), (0.3, 0.1, 0.2, 4.0, 5.0, 3.0, 6.0, 7.0, 8.0, 9.0), strict=True))
     metric = main_metric("pendulum-damped")
