@@ -84,8 +84,9 @@ MODULES = (
 _EXPORTS = {
     "errors": ("InputError",),
     "manifold": ("Manifold",),
-    "components.parameter": ("Positive",),
+    "components.parameter": ("Bounded", "Positive", "Real"),
     "components.potential": (
+        "ChainCosine",
         "Cosine",
         "Gravity",
         "Hybrid",
@@ -96,8 +97,18 @@ _EXPORTS = {
         "QuadraticForm",
         "Scaled",
     ),
-    "components.mass": ("CholeskyMass", "ConstantMass", "LowRankMass", "NeuralMass"),
-    "components.damping": ("ConstantDamping", "Friction", "HouseholderDamping", "WindyDamping"),
+    "components.mass": ("CholeskyMass", "ConstantMass", "JointedMass", "LinkedMass", "LowRankMass", "NeuralMass"),
+    "components.damping": (
+        "ConstantDamping",
+        "Friction",
+        "FrictionField",
+        "HouseholderDamping",
+        "PSDDamping",
+        "SplineDamping",
+        "SumDamping",
+        "WindyDamping",
+    ),
+    "components.spline": ("Grid",),
     "hamiltonian": ("PortHamiltonian",),
     "integrators": (
         "CayleyNeumann",

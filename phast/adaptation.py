@@ -54,8 +54,7 @@ def adapt(
 
 def _freedom(system: PortHamiltonian, coefficients: Sequence[str], tolerance: float) -> tuple[Array, Array]:
     """Where the named coefficients stand among all, and how far each may move as it is trained."""
-    theta, _ = coefficients_of(system)
-    named = names_of(system)
+    named, natural = names_of(system), in_units(system)
     known = list(dict.fromkeys(name for name, _ in named))
     places = []
     for wanted in coefficients:
@@ -65,6 +64,6 @@ def _freedom(system: PortHamiltonian, coefficients: Sequence[str], tolerance: fl
         if not found:
             raise InputError(f"the model has no coefficient '{wanted}': it has {', '.join(known)}")
         places += found
-    values = [(*in_units(float(theta[i]), named[i][1]), named[i][1]) for i in places]
+    values = [(*natural[i], named[i][1]) for i in places]
     spread = [tolerance * (value / slope if kind == "positive" else abs(value) + 1.0) for value, slope, kind in values]
     return jnp.asarray(places), jnp.asarray(spread)

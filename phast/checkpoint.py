@@ -82,10 +82,16 @@ def _decode(node: Any, arrays: list[np.ndarray], known: dict[str, type]) -> Any:
     if "tuple" in node:
         return tuple(_decode(item, arrays, known) for item in node["tuple"])
     cls = known.get(node["class"]) or _class_of(node["class"])
-    module = object.__new__(cls)
-    for field in dataclasses.fields(cls):
-        object.__setattr__(module, field.name, _decode(node["fields"][field.name], arrays, known))
+    module, defaults = object.__new__(cls), _defaults(cls)
+    for name in (field.name for field in dataclasses.fields(cls)):
+        absent = name in defaults and name not in node["fields"].keys()  # noqa: SIM118 (a list has no keys)
+        object.__setattr__(module, name, defaults[name] if absent else _decode(node["fields"][name], arrays, known))
     return module
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """What stands for the fields that a class got after a file was written."""
+    return {field.name: field.default for field in dataclasses.fields(cls) if field.default is not dataclasses.MISSING}
 
 
 def _name_of(cls: type) -> str:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from phast.components.parameter import AbstractLearned, Positive
 from phast.components.potential import gradient
 from phast.datasets import Trajectories
 from phast.hamiltonian import PortHamiltonian
@@ -47,9 +48,7 @@ def report(found: Identified) -> Report:
     A direction without information is one along which all coefficients of the null vector trade off. Spline fields
     count in that test, but their many coefficients are not listed: see the bands below.
     """
-    names = names_of(found.system)
-    theta = np.asarray(coefficients_of(found.system)[0])
-    natural = [in_units(x, kind) for x, (_, kind) in zip(theta, names, strict=True)]
+    names, natural = names_of(found.system), in_units(found.system)
     scale = np.sqrt(np.maximum(np.diag(found.information), 1e-300))
     values, vectors = np.linalg.eigh(found.information / np.outer(scale, scale))
     informed = values > _NO_INFORMATION * max(values[-1], 1e-300)
@@ -114,26 +113,35 @@ def _band(found: Identified, q: np.ndarray, field: Callable[[PortHamiltonian, Ar
 def names_of(system: PortHamiltonian) -> list[tuple[str, str]]:
     """(name, kind) of every trainable number, in raveled order; the kind is "positive", "field" or "plain"."""
     names = []
-    params = eqx.filter(system, eqx.is_inexact_array)
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        last = path[-1].name
-        kind = "positive" if last == "raw" else "field" if last in ("coefficients", "entries") else "plain"
-        name = _spelled(path if kind == "plain" else path[:-1])
-        names += [(name if leaf.size == 1 or kind == "field" else f"{name}[{i}]", kind) for i in range(leaf.size)]
+    for path, leaf in _trained(system):
+        name, kind = _spelled(path), "positive" if isinstance(leaf, Positive) else "plain"
+        if not isinstance(leaf, AbstractLearned) and name.endswith((".coefficients", ".entries")):
+            name, kind = name.rpartition(".")[0], "field"
+        size = sum(x.size for x in jax.tree.leaves(leaf))
+        names += [(name if size == 1 or kind == "field" else f"{name}[{i}]", kind) for i in range(size)]
     return names
+
+
+def in_units(system: PortHamiltonian) -> list[tuple[float, float]]:
+    """The physical value behind every trainable number, and by how much it changes with it; as in :func:`names_of`."""
+    found = []
+    for _, leaf in _trained(system):
+        along = jax.tree.map(jnp.ones_like, leaf)
+        pair = jax.jvp(lambda x: x() if isinstance(x, AbstractLearned) else x, (leaf,), (along,))
+        found += zip(*(np.asarray(x).reshape(-1).tolist() for x in pair), strict=True)
+    return found
+
+
+def _trained(system: PortHamiltonian) -> list[tuple[tuple, AbstractLearned | Array]]:
+    """Where in the system something is trained, and what: learned coefficients whole, arrays elsewhere."""
+    params = eqx.filter(system, eqx.is_inexact_array)
+    return jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda node: isinstance(node, AbstractLearned))[0]
 
 
 def _spelled(path: tuple) -> str:
     """``potential[0].scale``: attributes with dots, places in a sum in brackets."""
     words = (f"[{key.idx}]" if isinstance(key, jax.tree_util.SequenceKey) else f".{key.name}" for key in path)
     return "".join(word for word in words if word != ".parts").lstrip(".")
-
-
-def in_units(raw: float, kind: str) -> tuple[float, float]:
-    """The physical value behind a trained number, and by how much it changes with it."""
-    if kind == "positive":
-        return float(np.logaddexp(0.0, raw)), float(1.0 / (1.0 + np.exp(-raw)))
-    return float(raw), 1.0
 
 
 def _in_words(direction: np.ndarray, move: np.ndarray, names: list[tuple[str, str]]) -> str:

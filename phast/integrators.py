@@ -4,7 +4,8 @@
 
 Three choices compose a :class:`Transition`. The *core* Φ_H: an explicit splitting (a palindromic list of kick and drift
 coefficients: leapfrog, or fourth order by triple jump), implicit midpoint for M(q), or Cayley–Neumann. The *damping
-half-step* Φ_D: explicit as in the paper, implicit, or exact; the last two never raise the energy at any step size.
+half-step* Φ_D: explicit as in the paper, implicit, or exact; the last two never raise the energy at any step size, and
+the last is of second order also for friction.
 The *timestep*: given or learned, shared or one per substep. A constant input force G u joins the kicks of the core.
 
 :class:`RungeKutta` is the other kind of transition: it keeps no structure, but at small steps it is the most accurate.
@@ -18,7 +19,9 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, Float
 
+from phast.components.damping import depends_on_velocity
 from phast.components.lowrank import (
+    AbstractOperator,
     DiagonalPlusLowRank,
     add_scaled,
     cholesky,
@@ -219,21 +222,32 @@ class ImplicitDamping(AbstractDampingStep):
 class ExactDamping(AbstractDampingStep):
     """p⁺ = exp(-h D M⁻¹) p: exact where D does not depend on v, and never raises the energy.
 
-    Elementwise where M and D are diagonal. Otherwise, with M = L Lᵀ, through the symmetric L⁻¹ D L⁻ᵀ and its
-    eigenvalues, for small n: a contraction whatever h is.
+    Friction is taken at the velocity half-way, p_½ = exp(-½h D(v) M⁻¹) p: of second order, without a solve, and still
+    a contraction, however stiff. So what slides comes to rest and stays there, where an explicit step would chatter.
     """
 
     def step(self, system, q, p, h):
         mass = system.mass.operator(q)
         damping = system.damping.operator(q, mass.solve(p))
-        if _is_diagonal(mass) and _is_diagonal(damping):
-            return p * jnp.exp(-h * damping.diagonal / mass.diagonal)
-        if p.shape[0] == 1:
-            return p * jnp.exp(-h * damping.diagonal_part() / mass.diagonal_part())
-        lower = cholesky(mass.dense())
-        rate = solve_lower(lower, solve_lower(lower, damping.dense()).T)
-        decay = exponential_of_negative(h * 0.5 * (rate + rate.T))
-        return lower @ (decay @ solve_lower(lower, p))
+        if depends_on_velocity(system.damping):
+            damping = system.damping.operator(q, mass.solve(_decayed(mass, damping, p, 0.5 * h)))
+        return _decayed(mass, damping, p, h)
+
+
+def _decayed(mass: AbstractOperator, damping: AbstractOperator, p: Float[Array, " n"], h: Scalar) -> Float[Array, " n"]:
+    """exp(-h D M⁻¹) p, elementwise where M and D are diagonal.
+
+    Otherwise, with M = L Lᵀ, through the symmetric L⁻¹ D L⁻ᵀ and its eigenvalues, for small n: a contraction whatever
+    h is.
+    """
+    if _is_diagonal(mass) and _is_diagonal(damping):
+        return p * jnp.exp(-h * damping.diagonal / mass.diagonal)
+    if p.shape[0] == 1:
+        return p * jnp.exp(-h * damping.diagonal_part() / mass.diagonal_part())
+    lower = cholesky(mass.dense())
+    rate = solve_lower(lower, solve_lower(lower, damping.dense()).T)
+    decay = exponential_of_negative(h * 0.5 * (rate + rate.T))
+    return lower @ (decay @ solve_lower(lower, p))
 
 
 def _is_diagonal(operator) -> bool:

@@ -328,7 +328,8 @@ def _(law: WindyDamping) -> WindyDamping:
 
 @forgotten.register
 def _(law: Friction) -> Friction:
-    return Friction(_forgotten(law.viscous), _forgotten(law.coulomb), _forgotten(law.quadratic), law.smoothing)
+    terms = (_forgotten(term) for term in (law.viscous, law.coulomb, law.quadratic))
+    return Friction(*terms, law.smoothing, law.joints)
 
 
 def _forgotten(coefficient: Coefficient) -> Positive:

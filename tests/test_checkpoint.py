@@ -231,6 +231,21 @@ def test_the_craft_is_right(tmp_path):
     assert load(crafted(tmp_path / "a", header_of(FINE))) == Cosine(2.0)
 
 
+def test_a_file_from_before_a_field_was_there_takes_its_default(tmp_path):
+    """As those written before ``Positive`` had a unit and ``Cosine`` a centre."""
+    path = save(small(), tmp_path / "now.phast")
+    with zipfile.ZipFile(path) as archive:
+        header = json.loads(archive.read("header.json"))
+        arrays = [archive.read(f"{i}.npy") for i in range(header["arrays"])]
+    del header["model"]["fields"]["scale"]["fields"]["unit"]
+    assert_same(load(crafted(tmp_path / "before.phast", header, arrays)), small())
+
+
+def test_units_travel_with_a_model(tmp_path):
+    scaled = Scaled(Cosine(2.0, 0.5), Positive.starting_at(3e-4, unit=1e-3))
+    assert_same(load(save(scaled, tmp_path / "scaled.phast")), scaled)
+
+
 WRONG = {
     "not json": "{",
     "a list": "[]",
@@ -249,6 +264,7 @@ WRONG = {
     "a class that is a number": header_of({"class": 3, "fields": {}}),
     "a missing field": header_of({"class": FINE["class"], "fields": {}}),
     "fields that are a list": header_of({"class": FINE["class"], "fields": []}),
+    "defaults that are a list": header_of({"class": "phast.components.potential:Prey", "fields": []}),
     "an array out of range": header_of({"class": FINE["class"], "fields": {"amplitudes": {"array": 0}}}),
     "an array by name": header_of({"class": FINE["class"], "fields": {"amplitudes": {"array": "x"}}}),
     "an abstract class": header_of({"class": "phast.components.potential:AbstractPotential", "fields": {}}),

@@ -8,6 +8,7 @@ import inspect
 
 import equinox as eqx
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,11 +20,13 @@ from phast.components import damping, mass, potential
 from phast.components.damping import (
     ConstantDamping,
     Friction,
+    FrictionField,
     HouseholderDamping,
     PSDDamping,
     SplineDamping,
     SumDamping,
     WindyDamping,
+    depends_on_velocity,
 )
 from phast.components.lowrank import (
     Dense,
@@ -40,14 +43,17 @@ from phast.components.mass import (
     CholeskyMass,
     ConstantMass,
     DoublePendulumMass,
+    JointedMass,
+    LinkedMass,
     LowRankMass,
     NeuralMass,
     unit_rows,
 )
 from phast.components.network import MLP, silu
-from phast.components.parameter import Positive, value_of
+from phast.components.parameter import Bounded, Positive, Real, value_of
 from phast.components.potential import (
     ArmGravity,
+    ChainCosine,
     Cosine,
     Gravity,
     HeatExchange,
@@ -65,6 +71,7 @@ from phast.components.potential import (
     Sum,
 )
 from phast.components.spline import Grid
+from phast.errors import InputError
 from phast.manifold import TWO_PI, Manifold
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
@@ -79,6 +86,7 @@ SAMPLES = 24
 ANGLE = Manifold.parse("theta:angle")
 GRID = Grid(PAIR, (7, 6), (-3.0, 0.0), (3.0, 1.0))
 ALONG = Grid(PAIR, (8,), (0.0,), (1.0,), axes=(1,))
+ABSOLUTE = ((1.0, 0.0), (-1.0, 1.0))  # the joints of two links in absolute angles
 
 
 def _random(key, module):
@@ -87,9 +95,16 @@ def _random(key, module):
     return eqx.combine(jax.tree.map(lambda x: jax.random.normal(key, x.shape), trainable), rest)
 
 
+def _two_link_start():
+    return Positive.uninformed(unit=0.01), Positive.uninformed(unit=0.01), Bounded.starting_at(0.3)
+
+
 POTENTIALS = {
     "cosine": (4, lambda key: Cosine((0.0, 9.81, 1.0, 2.0))),
     "cosine, learned": (4, lambda key: Cosine(Positive.uninformed(4))),
+    "cosine, off centre": (4, lambda key: Cosine(Positive.uninformed(4), Real.starting_at((0.1, -2.0, 0.0, 0.5)))),
+    "chain of cosines": (3, lambda key: ChainCosine((3.0, 2.0, 1.0), 0.3)),
+    "chain of cosines, learned": (3, lambda key: ChainCosine(Positive.uninformed(3), Real.starting_at(0.0))),
     "quadratic": (4, lambda key: Quadratic((1.0, 2.0, 3.0, 4.0), (0.5, -0.5, 0.0, 1.0))),
     "quadratic, learned": (4, lambda key: Quadratic(Positive.uninformed())),
     "quadratic form": (2, lambda key: QuadraticForm(((1.0, 0.0), (-0.7, 2.0)))),
@@ -132,6 +147,10 @@ MASSES = {
     "double pendulum, learned": (2, lambda key: DoublePendulumMass(*[Positive.uninformed() for _ in range(4)])),
     "arm": (3, lambda key: ArmMass((1.0, 2.0, 0.5), inertias=(0.1, 0.2, 0.05), **LINKS)),
     "arm, learned": (3, lambda key: ArmMass(Positive.uninformed(3), inertias=Positive.uninformed(3), **LINKS)),
+    "linked": (2, lambda key: LinkedMass(0.735, 0.72, 0.42 / (0.735 * 0.72) ** 0.5)),
+    "linked, learned": (2, lambda key: LinkedMass(*_two_link_start(), Real.starting_at(0.1))),
+    "jointed": (2, lambda key: JointedMass(0.735, 0.72, 0.42 / (0.735 * 0.72) ** 0.5)),
+    "jointed, learned": (2, lambda key: JointedMass(*_two_link_start(), Positive.uninformed(2), 0.1)),
     "neural": (4, lambda key: NeuralMass.create(FOUR, width=8, key=key)),
     "cholesky": (4, lambda key: CholeskyMass.create(FOUR, width=8, key=key)),
 }
@@ -160,6 +179,14 @@ DAMPINGS = {
     ),
     "friction": (4, lambda key: Friction(0.1, (0.5, 0.0, 1.0, 2.0), 0.2)),
     "friction, learned": (4, lambda key: Friction(*[Positive.uninformed(4) for _ in range(3)])),
+    "friction, at joints": (2, lambda key: Friction(*[Positive.uninformed(2) for _ in range(3)], joints=ABSOLUTE)),
+    "friction, at one joint": (2, lambda key: Friction(0.1, 0.5, 0.2, joints=((-1.0, 1.0),))),
+    "friction field": (2, lambda key: _random(key, FrictionField.uninformed(ALONG, units=(0.1, 1.0, 0.01)))),
+    "friction field, at a joint": (2, lambda key: _random(key, FrictionField.uninformed(GRID, (-1.0, 1.0)))),
+    "friction, in a sum": (
+        2,
+        lambda key: SumDamping((FrictionField.uninformed(ALONG), Friction(0.1, 0.5, joints=ABSOLUTE))),
+    ),
 }
 
 
@@ -327,6 +354,71 @@ def test_friction_tends_to_viscous_coulomb_and_quadratic_forces():
     np.testing.assert_allclose(at_rest, 0.5 + 0.7 / 0.05 + 0.2 * 0.05, rtol=1e-12)
 
 
+def test_friction_at_joints_is_felt_as_relative_velocity():
+    """Two links that turn as one rub only in the first joint; what the second takes from one link the other gets."""
+    v, w = np.array([0.3, -2.0]), np.array([0.3, -2.3])
+    joints, terms = np.array(ABSOLUTE), (np.array([0.1, 0.2]), np.array([0.5, 0.7]), np.array([0.0, 0.3]))
+    speed = np.sqrt(w**2 + 0.05**2)
+    expected = joints.T @ np.diag(terms[0] + terms[1] / speed + terms[2] * speed) @ joints
+    model = Friction(*(tuple(x.tolist()) for x in terms), joints=ABSOLUTE)
+    np.testing.assert_allclose(model.operator(v, jnp.asarray(v)).dense(), expected, rtol=1e-12)
+    second = Friction((0.0, 0.2), (0.0, 0.7), joints=ABSOLUTE)
+    np.testing.assert_allclose(second.operator(v, jnp.ones(2)).matvec(jnp.ones(2)), 0.0, atol=1e-12)
+    np.testing.assert_allclose(np.sum(second.operator(v, jnp.asarray(v)).matvec(jnp.asarray(v))), 0.0, atol=1e-12)
+
+
+@given(SEEDS)
+def test_a_friction_field_with_equal_nodes_is_friction(seed):
+    rng = np.random.default_rng(seed)
+    raw, units = rng.normal(size=3), (0.1, 2.0, 0.01)
+    q, v = (jnp.asarray(rng.normal(size=2) * 3.0) for _ in range(2))
+    terms = np.array(units) * np.log1p(np.exp(raw))
+    for joint, rows in (None, ((0.0, 1.0),)), ((-1.0, 1.0), ((-1.0, 1.0),)):
+        field = FrictionField(jnp.tile(jnp.asarray(raw), (8, 1)), ALONG, joint, units=units)
+        same = Friction(*map(float, terms), joints=rows)
+        np.testing.assert_allclose(field.operator(q, v).dense(), same.operator(q, v).dense(), rtol=1e-9, atol=1e-12)
+
+
+def test_a_friction_field_varies_along_its_grid_alone_and_has_a_roughness_per_term():
+    field = _random(jax.random.key(0), FrictionField.uninformed(ALONG))
+    v = jnp.array([0.4, -1.0])
+    at = lambda x, theta: field.operator(jnp.array([x, theta]), v).diagonal_part()  # noqa: E731
+    np.testing.assert_array_equal(at(0.0, 1.0), at(5.0, 1.0))
+    assert abs(at(0.0, 1.0)[1] - at(0.0, 2.0)[1]) > 1e-3
+    assert [part.size for part in field.roughness()] == [8, 8, 8]
+    even = eqx.tree_at(lambda f: f.entries, field, jnp.ones((8, 3)).at[::2, 1].set(2.0))
+    assert [float(jnp.max(jnp.abs(part))) for part in even.roughness()] == [0.0, 2.0, 0.0]
+
+
+def test_a_friction_field_over_two_coordinates_needs_a_joint():
+    with pytest.raises(InputError, match="needs joint="):
+        FrictionField.uninformed(GRID)
+
+
+@cases(DAMPINGS)
+def test_dampings_that_depend_on_velocity_are_marked(size, make):
+    """A damping step looks ahead for these, and only for these."""
+    model = make(jax.random.key(0))
+    q = random_vectors(1, size)
+    slow, fast = (
+        over_samples(lambda q, s=s: (model.operator(q, s * jnp.arange(1.0, size + 1.0)).dense(),), q)[0]
+        for s in (0.1, 3.0)
+    )
+    assert depends_on_velocity(model) == bool(np.abs(slow - fast).max() > 0.0)
+
+
+@pytest.mark.parametrize(
+    "law, on",
+    [(SplineDamping, GRID), (SplineDamping, Grid(ANGLE, (9,), (0.0,), (1.0,))), (PSDDamping, 2)],
+    ids=["spline", "spline of one", "constant"],
+)
+def test_a_unit_scales_the_damping_and_not_what_is_trained(law, on):
+    small, one = (_random(jax.random.key(1), law.uninformed(on, unit)) for unit in (1e-4, 1.0))
+    q = jnp.array([0.3, -1.0])[: on.manifold.size if law is SplineDamping else on]
+    np.testing.assert_allclose(small.operator(q, q).dense(), 1e-4 * one.operator(q, q).dense(), rtol=1e-12)
+    assert jnp.array_equal(small.entries, one.entries)
+
+
 # --- masses ----------------------------------------------------------------------------------------------------------
 
 
@@ -430,10 +522,16 @@ def _arm(q):
     return jnp.stack(centres)
 
 
+def _jointed(q):
+    return _double_pendulum(jnp.cumsum(q))
+
+
 KINEMATICS = {  # which mass, where its parts are, and how heavy and (for links) how hard to turn they are
     "cart-pole": (_cart_pole, (1.0, 0.3), (0.0, 0.0)),
     "double pendulum": (_double_pendulum, (1.0, 0.5), (0.0, 0.0)),
     "arm": (_arm, (1.0, 2.0, 0.5), (0.1, 0.2, 0.05)),
+    "linked": (_double_pendulum, (1.0, 0.5), (0.0, 0.0)),
+    "jointed": (_jointed, (1.0, 0.5), (0.0, 0.0)),
 }
 
 
@@ -451,6 +549,36 @@ def test_mass_gives_the_kinetic_energy_of_its_moving_parts(name):
 
     energies, expected = over_samples(evaluate, random_vectors(1, size), random_vectors(2, size))
     np.testing.assert_allclose(energies, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["linked, learned", "jointed, learned"])
+@given(raw=st.lists(st.floats(-10.0, 10.0), min_size=6, max_size=6), coupling=st.sampled_from([-1e3, 0.0, 3.0, 1e3]))
+def test_two_links_have_a_positive_mass_however_their_parameters_saturate(name, raw, coupling):
+    model = MASSES[name][1](jax.random.key(0))
+    trainable, rest = eqx.partition(model, eqx.is_inexact_array)
+    flat, unflatten = jax.flatten_util.ravel_pytree(trainable)
+    model = eqx.combine(unflatten(jnp.asarray(raw)[: flat.size]), rest)
+    model = eqx.tree_at(lambda m: m.coupling.raw, model, jnp.asarray(coupling))
+    for q in (jnp.array([0.1, 0.0]), jnp.array([0.0, np.pi]), jnp.array([2.0, 0.3])):
+        assert np.isfinite(np.linalg.cholesky(model.operator(q).dense())).all()
+
+
+def test_two_links_are_the_same_in_absolute_and_in_joint_angles():
+    """Offsets included; rotors add to the diagonal."""
+    relative, v = jnp.array([0.4, -1.1]), jnp.array([0.7, -0.2])
+    linked, jointed = LinkedMass(2.0, 0.5, -0.6, -0.3), JointedMass(2.0, 0.5, -0.6, offset=0.3)
+    absolute, w = jnp.cumsum(relative), jnp.cumsum(v)
+    np.testing.assert_allclose(
+        v @ jointed.operator(relative).matvec(v), w @ linked.operator(absolute).matvec(w), rtol=1e-12
+    )
+    geared = JointedMass(2.0, 0.5, -0.6, (0.1, 0.2), 0.3).operator(relative).dense()
+    np.testing.assert_allclose(geared - jointed.operator(relative).dense(), np.diag([0.1, 0.2]), atol=1e-12)
+
+
+def test_a_coupling_beyond_one_is_refused():
+    for mass_of in (LinkedMass, JointedMass):
+        with pytest.raises(InputError, match="between -1 and 1"):
+            mass_of(1.0, 1.0, 1.0)
 
 
 def test_arm_gravity_is_the_weight_of_the_links_at_their_heights():
@@ -563,6 +691,14 @@ def test_prey_is_the_invariant_above_its_floor_and_its_tangent_below():
     np.testing.assert_allclose(at(-1.0) - at(floor), slope * (-1.0 - floor), rtol=1e-10)
 
 
+def test_cosines_hang_at_their_centre_and_a_chain_adds_up_its_joints():
+    q = jnp.array([0.7, -1.1])
+    expected = 3.0 * (1.0 - np.cos(0.2)) + 4.0 * (1.0 - np.cos(-1.0))
+    np.testing.assert_allclose(Cosine((3.0, 4.0), (0.5, -0.1))(q), expected, rtol=1e-12)
+    absolute = Cosine((3.0, 4.0), (0.5, -0.1))(jnp.cumsum(q))
+    np.testing.assert_allclose(ChainCosine((3.0, 4.0), (0.5, -0.1))(q), absolute, rtol=1e-12)
+
+
 # --- networks and coefficients ---------------------------------------------------------------------------------------
 
 
@@ -600,9 +736,24 @@ def test_network_composes_affine_maps_and_silu():
     np.testing.assert_allclose(network(jnp.asarray(x)), hidden @ network.weights[-1] + network.biases[-1], rtol=1e-12)
 
 
-@given(st.floats(1e-6, 1e6))
-def test_a_positive_coefficient_starts_where_it_is_told(value):
-    np.testing.assert_allclose(Positive.starting_at(value)(), value, rtol=1e-9)
+@given(st.floats(1e-6, 1e6), st.sampled_from([1e-4, 1.0, 1e5]))
+def test_a_positive_coefficient_starts_where_it_is_told(value, unit):
+    np.testing.assert_allclose(Positive.starting_at(unit * value, unit)(), unit * value, rtol=1e-9)
+    np.testing.assert_allclose(Positive.starting_at(unit * value, unit).raw, Positive.starting_at(value).raw, rtol=1e-9)
+
+
+@given(st.floats(-0.99, 0.99), st.floats(-1e6, 1e6))
+def test_bounded_and_real_numbers_start_where_they_are_told(share, value):
+    np.testing.assert_allclose(Bounded.starting_at(share)(), share, rtol=1e-9, atol=1e-12)
+    assert abs(Bounded(jnp.asarray(value))()) < 1.0
+    assert Real.starting_at(value)() == value_of(Real.starting_at(value)) == value
+
+
+@pytest.mark.parametrize("unit", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_unit_is_a_positive_number(unit):
+    for make in (Positive.uninformed, lambda unit: PSDDamping.uninformed(2, unit)):
+        with pytest.raises(InputError, match="positive number"):
+            make(unit=unit)
 
 
 @given(st.floats(-700.0, 1e6))
@@ -614,7 +765,8 @@ def test_only_learned_coefficients_are_trainable(trainable_count):
     assert trainable_count(ConstantMass((1.0, 2.0))) == 0
     assert trainable_count(ConstantMass(Positive.uninformed(2))) == 2
     np.testing.assert_array_equal(value_of((1.0, 2.0)), [1.0, 2.0])
-    np.testing.assert_allclose(value_of(Positive.uninformed(2)), np.log(2.0))
+    np.testing.assert_allclose(value_of(Positive.uninformed(2, unit=3.0)), 3.0 * np.log(2.0))
+    assert trainable_count(Cosine(1.0, Real.starting_at((0.0, 0.1)))) == 2
 
 
 @pytest.mark.usefixtures("float64")

@@ -14,10 +14,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 
-from phast.components.damping import ConstantDamping, HouseholderDamping, WindyDamping
-from phast.components.mass import CartPoleMass, CholeskyMass, ConstantMass, LowRankMass
-from phast.components.parameter import Positive
+from phast.components.damping import (
+    ConstantDamping,
+    Friction,
+    FrictionField,
+    HouseholderDamping,
+    SumDamping,
+    WindyDamping,
+)
+from phast.components.mass import CartPoleMass, CholeskyMass, ConstantMass, LinkedMass, LowRankMass
+from phast.components.parameter import Bounded, Positive, Real
 from phast.components.potential import Cosine, PeriodicMLPPotential, Quadratic, QuadraticForm, Scaled
+from phast.components.spline import Grid
 from phast.hamiltonian import PortHamiltonian
 from phast.integrators import (
     CayleyNeumann,
@@ -39,6 +47,8 @@ pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
 PAIR = Manifold.parse("x", "theta:angle")
 FOUR = Manifold.parse("a", "b:angle", "c", "d:angle")
+ANGLES = Manifold.parse("first:angle", "second:angle")
+JOINTS = ((1.0, 0.0), (-1.0, 1.0))
 
 CORES = {
     "leapfrog": leapfrog,
@@ -78,16 +88,37 @@ def springs():
     return dataclasses.replace(chain(), potential=QuadraticForm(((1.5, 0.0), (-0.7, 1.0))))
 
 
+def slider():
+    """A pendulum whose bearing rubs in every way."""
+    return PortHamiltonian(Cosine(4.0), ConstantMass(1.5), Friction(0.2, 0.7, 0.3))
+
+
+def rubbing_links():
+    """Two links with friction in their joints, which varies around the circle, and air drag."""
+    grid = Grid(ANGLES, (6,), (0.0,), (1.0,), axes=(0,))
+    laws = Friction(0.1, (0.5, 0.3), 0.2, 0.2, JOINTS), FrictionField.uninformed(grid, smoothing=0.2)
+    return PortHamiltonian(Cosine((3.0, 1.0)), LinkedMass(1.5, 0.7, 0.6), SumDamping((*laws, ConstantDamping(0.1))))
+
+
 def without_damping(system):
     return dataclasses.replace(system, damping=ConstantDamping(0.0))
 
 
-SYSTEMS = {"pendulum": pendulum, "chain": chain, "cart-pole": cart_pole, "springs": springs}
+SYSTEMS = {
+    "pendulum": pendulum,
+    "chain": chain,
+    "cart-pole": cart_pole,
+    "springs": springs,
+    "slider": slider,
+    "rubbing links": rubbing_links,
+}
 START = {
     "pendulum": ([1.2], [0.4]),
     "chain": ([0.9, -0.7], [0.3, 0.8]),
     "cart-pole": ([0.1, 1.0], [0.3, -0.2]),
     "springs": ([0.9, -0.7], [0.3, 0.8]),
+    "slider": ([-0.9], [4.0]),
+    "rubbing links": ([0.2, -0.7], [1.5, 2.0]),
 }
 
 
@@ -166,6 +197,9 @@ STRANG_CASES = {
     "pendulum, leapfrog, implicit": ("pendulum", leapfrog, ImplicitDamping, 1),
     "chain, leapfrog, exact": ("chain", leapfrog, ExactDamping, 2),
     "cart-pole, implicit midpoint, exact": ("cart-pole", ImplicitMidpoint, ExactDamping, 2),
+    "friction, leapfrog, exact": ("slider", leapfrog, ExactDamping, 2),
+    "friction, leapfrog, implicit": ("slider", leapfrog, ImplicitDamping, 1),
+    "friction at joints, discrete gradient, exact": ("rubbing links", DiscreteGradient, ExactDamping, 2),
 }
 
 
@@ -431,6 +465,100 @@ def test_exact_damping_of_one_coordinate_is_a_decay():
     np.testing.assert_allclose(ExactDamping().step(system, q, p, 0.7), p * np.exp(-0.7 * total / 2.0), rtol=1e-9)
 
 
+# --- friction --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["slider", "rubbing links"])
+def test_the_exact_half_step_is_of_second_order_where_damping_depends_on_velocity(name):
+    """p' = -D(q, v) v alone, q held still."""
+    system, (q, p) = SYSTEMS[name](), start(name)
+    field = jax.jit(lambda p: -system.dissipation(q, system.velocity(q, p)))
+    solution = scipy.integrate.solve_ivp(
+        lambda t, p: np.asarray(field(p)), (0.0, END), p, "DOP853", rtol=1e-13, atol=1e-14
+    )
+    expected = np.concatenate([q, solution.y[:, -1]])
+    step = lambda q, p, h: (q, ExactDamping().step(system, q, p, h))  # noqa: E731
+    assert measured_order(step, q, p, expected, (16, 32, 64)) == pytest.approx(2, abs=0.12)
+
+
+@functools.cache
+def _rough_step(half_step, smoothing):
+    """Energies before and after a half-step of two links with any friction in their joints and any M(q)."""
+
+    @jax.jit
+    def energies(key, coefficients, h):
+        keys = jax.random.split(key, 3)
+        friction = Friction(*map(Positive.starting_at, coefficients), smoothing, JOINTS)
+        mass = CholeskyMass.create(ANGLES, width=4, harmonics=1, key=keys[0])
+        system = PortHamiltonian(Quadratic(0.0), mass, friction)
+        q, p = jax.random.normal(keys[1], (2,)), 3.0 * jax.random.normal(keys[2], (2,))
+        return system.energy(q, p), system.energy(q, half_step().step(system, q, p, h))
+
+    return energies
+
+
+coefficients_of_friction = st.lists(st.floats(-6.0, 6.0), min_size=6, max_size=6).map(
+    lambda logs: jnp.asarray(10.0 ** np.reshape(logs, (3, 2)))
+)
+
+
+@pytest.mark.parametrize("half_step", [ImplicitDamping, ExactDamping])
+@given(st.integers(0, 2**31 - 1), coefficients_of_friction, st.floats(-3.0, 3.0), st.sampled_from([1e-9, 0.05]))
+def test_no_friction_is_too_stiff_for_a_half_step(half_step, seed, coefficients, log_h, smoothing):
+    energies = _rough_step(half_step, smoothing)(jax.random.key(seed), coefficients, jnp.asarray(10.0**log_h))
+    before, after = map(float, energies)
+    assert 0.0 <= after <= before * (1.0 + 1e-9)
+
+
+@functools.cache
+def _slide(dt, steps, slope):
+    """Positions and velocities of a mass on a slope with Coulomb friction that is smoothed by next to nothing."""
+
+    @jax.jit
+    def slide(mass, coulomb, speed):
+        friction = Friction(0.0, Positive.starting_at(coulomb), smoothing=1e-6)
+        system = PortHamiltonian(Quadratic(0.0), ConstantMass(Positive.starting_at(mass)), friction)
+        transition = Transition(leapfrog(), ExactDamping(), Timestep(dt))
+
+        def body(state, _):
+            state = transition(system, *state, slope * coulomb[None])
+            return state, (state[0][0], state[1][0] / mass)
+
+        return jax.lax.scan(body, (jnp.zeros(1), mass * speed[None]), length=steps)[1]
+
+    return slide
+
+
+@given(st.floats(0.1, 10.0), st.floats(0.1, 10.0), st.floats(0.3, 2.0), st.sampled_from([0.1, 0.01]))
+def test_what_slides_stops_where_and_when_coulomb_says_and_stays(mass, deceleration, lasting, dt):
+    speed = deceleration * lasting
+    q, v = _slide(dt, int(3.0 / dt), 0.0)(*map(jnp.asarray, (mass, mass * deceleration, speed)))
+    moving = dt * np.sum(np.abs(v) > 1e-3 * speed)
+    assert abs(moving - lasting) <= 3.0 * dt
+    assert abs(q[-1] - 0.5 * speed * lasting) <= deceleration * dt**2
+    after = np.arange(1, len(v) + 1) * dt > lasting + 4.0 * dt
+    assert after.sum() > 10 and np.abs(v[after]).max() < 1e-9 and np.ptp(q[after]) < 1e-9
+    assert np.min(v) >= 0.0
+
+
+@pytest.mark.parametrize("dt", [0.1, 0.01])
+def test_a_mass_on_a_slope_that_friction_holds_creeps_by_no_more_than_the_step_makes_it(dt):
+    """Kicks and friction take turns, so v is of the size of one kick: it does not run away, and vanishes with dt."""
+    _, v = _slide(dt, 400, 0.8)(*map(jnp.asarray, (2.0, 6.0, 1.0)))
+    assert np.abs(v[200:]).max() < 3.0 * dt
+
+
+def test_friction_between_two_links_keeps_their_momentum_and_locks_them():
+    """Of D = c j jᵀ with j = (-1, 1), what one link loses the other gains; stiff, both end up turning as one."""
+    mass = LinkedMass(1.5, 0.7, 0.6)
+    system = PortHamiltonian(Quadratic(0.0), mass, Friction(0.0, 1e3, 0.0, 1e-6, joints=((-1.0, 1.0),)))
+    q, p = jnp.array([0.3, 1.0]), jnp.array([1.5, -0.7])
+    after = ExactDamping().step(system, q, p, 0.1)
+    np.testing.assert_allclose(jnp.sum(after), jnp.sum(p), rtol=1e-6)
+    v = system.velocity(q, after)
+    np.testing.assert_allclose(v, jnp.sum(p) / jnp.sum(mass.operator(q).dense()), rtol=1e-6)
+
+
 # --- timesteps and substeps ------------------------------------------------------------------------------------------
 
 
@@ -484,6 +612,20 @@ def learned_cart_pole():
     )
 
 
+def learned_links():
+    """Everything about two links with friction in their joints."""
+    grid = Grid(ANGLES, (6,), (0.0,), (1.0,), axes=(1,))
+    field = FrictionField.uninformed(grid, (-1.0, 1.0), smoothing=0.3, units=(0.1, 0.3, 0.1))
+    friction = Friction(*(Positive.starting_at(jnp.array(x), 0.1) for x in ([0.1, 0.2], [0.5, 0.3])), joints=JOINTS)
+    return PortHamiltonian(
+        Cosine(Positive.starting_at(jnp.array([3.0, 1.0])), Real.starting_at((0.1, -0.2))),
+        LinkedMass(
+            Positive.starting_at(1.5), Positive.starting_at(0.7), Bounded.starting_at(0.6), Real.starting_at(0.1)
+        ),
+        SumDamping((friction, field)),
+    )
+
+
 GRADIENT_CASES = {  # the last entry is the shape of the duration: shared, or one per substep
     "leapfrog, explicit": (leapfrog, ExplicitDamping, learned_pendulum, (2,)),
     "leapfrog, exact": (leapfrog, ExactDamping, learned_pendulum, ()),
@@ -492,6 +634,7 @@ GRADIENT_CASES = {  # the last entry is the shape of the duration: shared, or on
     "cayley-neumann, exact": (CayleyNeumann, ExactDamping, learned_pendulum, ()),
     "implicit midpoint, exact": (ImplicitMidpoint, ExactDamping, learned_pendulum, ()),
     "implicit midpoint, M(q), implicit": (ImplicitMidpoint, ImplicitDamping, learned_cart_pole, ()),
+    "implicit midpoint, M(q), friction, exact": (ImplicitMidpoint, ExactDamping, learned_links, ()),
 }
 
 
@@ -565,6 +708,39 @@ def passive_rollout():
         return jnp.concatenate([system.energy(*start)[None], rolled])
 
     return energies
+
+
+@functools.cache
+def _rough_rollout(smoothing):
+    """The same with friction in the joints of two links, of any strength and varying around the circle."""
+
+    @jax.jit
+    def energies(key, coefficients, dt):
+        keys = jax.random.split(key, 4)
+        grid = Grid(ANGLES, (5,), (0.0,), (1.0,), axes=(0,))
+        field = FrictionField(3.0 * jax.random.normal(keys[0], (5, 3)), grid, smoothing=smoothing)
+        friction = Friction(*map(Positive.starting_at, coefficients), smoothing, JOINTS)
+        mass = LinkedMass(*map(Positive, jax.random.normal(keys[1], (2,))), Bounded(2.0 * coefficients[0, 0]))
+        system = PortHamiltonian(Cosine((3.0, 1.0)), mass, SumDamping((friction, field)))
+        transition = Transition(DiscreteGradient(), ExactDamping(), Timestep(Positive.starting_at(dt)))
+
+        def body(state, _):
+            state = transition(system, *state)
+            return state, system.energy(*state)
+
+        start = jax.random.normal(keys[2], (2,)), 3.0 * jax.random.normal(keys[3], (2,))
+        return jnp.concatenate([system.energy(*start)[None], jax.lax.scan(body, start, length=40)[1]])
+
+    return energies
+
+
+@given(
+    st.integers(0, 10_000), coefficients_of_friction, st.sampled_from([0.01, 0.3, 5.0]), st.sampled_from([1e-6, 0.05])
+)
+def test_discrete_energy_never_rises_with_friction(seed, coefficients, dt, smoothing):
+    energy = np.asarray(_rough_rollout(smoothing)(jax.random.key(seed), coefficients, jnp.asarray(dt)))
+    assert np.isfinite(energy).all()
+    assert np.max(np.diff(energy)) < 1e-9 * (np.max(np.abs(energy)) + 1.0)
 
 
 @given(

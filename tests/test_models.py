@@ -173,6 +173,7 @@ def test_forgotten_keeps_nothing(first, second):
 
 def test_forgotten_keeps_the_shape_and_refuses_what_it_does_not_know():
     assert value_of(forgotten(ConstantDamping((0.1, 0.2))).coefficients).shape == (2,)
+    assert forgotten(Friction(0.1, joints=((-1.0, 1.0),))).joints == ((-1.0, 1.0),)
 
     class Own(AbstractDamping):
         def operator(self, q, v):

@@ -1,6 +1,7 @@
 """Dampings D(q, v) ⪰ 0, as operators acting on the velocity.
 
-Most depend on q alone; friction also on v. Whatever the parameters, vᵀ D v ≥ 0: that is what makes a model passive.
+Most depend on q alone; ``AbstractFriction`` marks those that depend on v too, for which a damping step has to look
+ahead. Whatever the parameters, vᵀ D v ≥ 0: that is what makes a model passive.
 """
 
 from abc import abstractmethod
@@ -13,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from phast.components.lowrank import AbstractOperator, Dense, DiagonalPlusLowRank, add_scaled
 from phast.components.mass import root, unit_rows
 from phast.components.network import MLP
-from phast.components.parameter import Coefficient, value_of
+from phast.components.parameter import Coefficient, check_unit, value_of
 from phast.components.spline import AbstractSmooth, Grid
 from phast.errors import InputError
 from phast.manifold import Manifold
@@ -24,6 +25,16 @@ class AbstractDamping(eqx.Module):
 
     @abstractmethod
     def operator(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> AbstractOperator: ...
+
+
+class AbstractFriction(AbstractDamping):
+    """A damping that depends on the velocity."""
+
+
+def depends_on_velocity(damping: AbstractDamping) -> bool:
+    """Whether there is friction in this damping, also deep in a sum."""
+    is_friction = lambda node: isinstance(node, AbstractFriction)  # noqa: E731
+    return any(map(is_friction, jax.tree.leaves(damping, is_leaf=is_friction)))
 
 
 class ConstantDamping(AbstractDamping):
@@ -104,44 +115,114 @@ class HouseholderDamping(AbstractDamping):
         return jax.nn.softplus(raw) if self.bound is None else self.bound * jax.nn.sigmoid(raw)
 
 
-class Friction(AbstractDamping):
+class Friction(AbstractFriction):
     """Joint friction D(v) = diag(b + c/|v| + a|v|), with |v| smoothed to sqrt(v² + s²).
 
     Viscous b, Coulomb c and quadratic a per coordinate; D v tends to b v + c sign(v) + a v|v| as s → 0.
+
+    With ``joints``, the rows of a matrix B, friction acts on the relative velocities w = B v instead, with one b, c and
+    a for each: D = Bᵀ diag(b + c/|w| + a|w|) B. Two links in absolute angles have the joints ((1, 0), (-1, 1)).
     """
 
     viscous: Coefficient
     coulomb: Coefficient = 0.0
     quadratic: Coefficient = 0.0
     smoothing: float = 0.05
+    joints: tuple | None = None
 
     def operator(self, q, v):
-        speed = jnp.sqrt(v**2 + self.smoothing**2)
-        diagonal = value_of(self.viscous) + value_of(self.coulomb) / speed + value_of(self.quadratic) * speed
-        return DiagonalPlusLowRank(jnp.broadcast_to(diagonal, q.shape))
+        terms = value_of(self.viscous), value_of(self.coulomb), value_of(self.quadratic)
+        if self.joints is None:
+            return DiagonalPlusLowRank(jnp.broadcast_to(_friction(*terms, v, self.smoothing), q.shape))
+        joints = jnp.asarray(self.joints, dtype=q.dtype)
+        return _at_joints(joints, _friction(*terms, joints @ v, self.smoothing))
+
+
+class FrictionField(AbstractFriction, AbstractSmooth):
+    """Friction of one joint that varies with the position: D(q, v) = (b(q) + c(q)/|w| + a(q)|w|) j jᵀ with w = j·v.
+
+    ``entries[…, i]`` make b, c and a at the nodes of the grid, units[i] · softplus, with hats between: none is ever
+    negative. ``joint`` is the row j, as in :class:`Friction`; left out, it is the coordinate along which the grid lies.
+    Several joints are a :class:`SumDamping`.
+    """
+
+    entries: Float[Array, "... 3"]
+    grid: Grid
+    joint: tuple | None = None
+    smoothing: float = 0.05
+    units: tuple[float, float, float] = eqx.field(static=True, default=(1.0, 1.0, 1.0))
+
+    def __check_init__(self):
+        for unit in self.units:
+            check_unit(unit)
+        if self.joint is None and len(self.grid.spanned) > 1:
+            raise InputError("friction on a grid over two coordinates needs joint=…, the row j of w = j·v")
+
+    @classmethod
+    def uninformed(
+        cls,
+        grid: Grid,
+        joint: tuple | None = None,
+        *,
+        smoothing: float = 0.05,
+        units: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    ) -> "FrictionField":
+        """softplus(0) = log 2 units of each at every node."""
+        return cls(jnp.zeros((*grid.counts, 3)), grid, joint, smoothing, units)
+
+    def operator(self, q, v):
+        terms = self.grid.value(jnp.asarray(self.units) * jax.nn.softplus(self.entries), q, degree=1)
+        if self.joint is None:
+            (own,) = self.grid.spanned
+            return DiagonalPlusLowRank(jnp.zeros_like(q).at[own].set(_friction(*terms, v[own], self.smoothing)))
+        joint = jnp.asarray(self.joint, dtype=q.dtype)[None]
+        return _at_joints(joint, _friction(*terms, joint @ v, self.smoothing))
+
+    def values(self):
+        return self.entries.reshape(-1)
+
+    def roughness(self):
+        """Second differences, of each term on its own."""
+        return tuple(part for i in range(3) for part in self.grid.roughness(self.entries[..., i], order=2))
+
+
+def _friction(viscous, coulomb, quadratic, w: Float[Array, "*joints"], smoothing: float) -> Float[Array, "*joints"]:
+    """b + c/|w| + a|w|: force over velocity."""
+    speed = jnp.sqrt(w**2 + smoothing**2)
+    return viscous + coulomb / speed + quadratic * speed
+
+
+def _at_joints(joints: Float[Array, "m n"], strengths: Float[Array, " m"]) -> DiagonalPlusLowRank:
+    """Bᵀ diag(f) B."""
+    return DiagonalPlusLowRank(jnp.zeros(joints.shape[1], joints.dtype), joints.T * root(strengths))
 
 
 class SplineDamping(AbstractDamping, AbstractSmooth):
-    """D(q) = Σ_k B_k(q) L_k L_kᵀ with hat functions B_k ≥ 0 and a Cholesky factor at every node: D ⪰ 0 everywhere.
+    """D(q) = u Σ_k B_k(q) L_k L_kᵀ with hat functions B_k ≥ 0 and a Cholesky factor at every node: D ⪰ 0 everywhere.
 
-    ``entries[…, :n]`` make the diagonal of L_k through softplus, the others stand below it.
+    ``entries[…, :n]`` make the diagonal of L_k through softplus, the others stand below it. u is the ``unit``, the
+    magnitude that D is expected to have.
     """
 
     entries: Float[Array, "... k"]
     grid: Grid
+    unit: float = eqx.field(static=True, default=1.0)
+
+    def __check_init__(self):
+        check_unit(self.unit)
 
     @classmethod
-    def uninformed(cls, grid: Grid) -> "SplineDamping":
-        """The same at every node, without coupling: softplus(0)² = 0.48 on the diagonal, whatever the data."""
+    def uninformed(cls, grid: Grid, unit: float = 1.0) -> "SplineDamping":
+        """The same at every node, without coupling: softplus(0)² = 0.48 units on the diagonal, whatever the data."""
         n = grid.manifold.size
-        return cls(jnp.zeros((*grid.counts, n * (n + 1) // 2)), grid)
+        return cls(jnp.zeros((*grid.counts, n * (n + 1) // 2)), grid, unit)
 
     def operator(self, q, v):
         n = q.shape[0]
         if n == 1:
-            return DiagonalPlusLowRank(self.grid.value(jax.nn.softplus(self.entries) ** 2, q, degree=1))
+            return DiagonalPlusLowRank(self.unit * self.grid.value(jax.nn.softplus(self.entries) ** 2, q, degree=1))
         lower = _lower(self.entries, n)
-        return Dense(self.grid.value(lower @ jnp.swapaxes(lower, -1, -2), q, degree=1))
+        return Dense(self.unit * self.grid.value(lower @ jnp.swapaxes(lower, -1, -2), q, degree=1))
 
     def values(self):
         return self.entries.reshape(-1)
@@ -152,18 +233,22 @@ class SplineDamping(AbstractDamping, AbstractSmooth):
 
 
 class PSDDamping(AbstractDamping):
-    """D = L Lᵀ, constant and full: viscous drag that may couple the coordinates. ``entries`` as in SplineDamping."""
+    """D = u L Lᵀ, constant and full: viscous drag that may couple the coordinates. Fields as in SplineDamping."""
 
     entries: Float[Array, " k"]
+    unit: float = eqx.field(static=True, default=1.0)
+
+    def __check_init__(self):
+        check_unit(self.unit)
 
     @classmethod
-    def uninformed(cls, n: int) -> "PSDDamping":
-        """softplus(0)² = 0.48 on the diagonal, no coupling."""
-        return cls(jnp.zeros(n * (n + 1) // 2))
+    def uninformed(cls, n: int, unit: float = 1.0) -> "PSDDamping":
+        """softplus(0)² = 0.48 units on the diagonal, no coupling."""
+        return cls(jnp.zeros(n * (n + 1) // 2), unit)
 
     def operator(self, q, v):
         lower = _lower(self.entries, q.shape[0])
-        return Dense(lower @ lower.T)
+        return Dense(self.unit * (lower @ lower.T))
 
 
 class SumDamping(AbstractDamping):

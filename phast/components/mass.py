@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from phast.components.lowrank import AbstractOperator, Dense, DiagonalPlusLowRank
 from phast.components.network import MLP
-from phast.components.parameter import Coefficient, Positive, value_of
+from phast.components.parameter import Bounded, Coefficient, Offset, Positive, value_of
+from phast.errors import InputError
 from phast.manifold import Manifold
 
 
@@ -79,6 +80,59 @@ class DoublePendulumMass(AbstractMass):
         l1, l2 = value_of(self.first_length), value_of(self.second_length)
         coupling = m2 * l1 * l2 * jnp.cos(q[0] - q[1])
         return Dense(jnp.stack([jnp.stack([(m1 + m2) * l1**2, coupling]), jnp.stack([coupling, m2 * l2**2])]))
+
+
+class LinkedMass(AbstractMass):
+    """M(q) = [[a, c cos δ], [c cos δ, b]] with δ = q_1 - q_2: any two links in a plane, in absolute angles.
+
+    a, b and c are what motion can tell of lengths, masses and inertias: a = I_1 + m_2 l_1², b = I_2, c = m_2 l_1 r_2,
+    with I_i about joint i and r_2 from the second joint to the centre of its link. ``coupling`` is c/sqrt(ab), between
+    -1 and 1, so that M ≻ 0. ``offset`` is δ where the links are in line: not zero for an encoder whose zero is off.
+    """
+
+    first: Coefficient
+    second: Coefficient
+    coupling: float | Bounded
+    offset: Offset = 0.0
+
+    def __check_init__(self):
+        _check_coupling(self.coupling)
+
+    def operator(self, q):
+        return Dense(_two_links(self.first, self.second, self.coupling, q[0] - q[1] - value_of(self.offset)))
+
+
+class JointedMass(AbstractMass):
+    """The mass of :class:`LinkedMass` in joint angles, the second relative to the first, and the rotors that turn them.
+
+    M(q) = [[a + b + 2c cos q_2 + r_1, b + c cos q_2], [b + c cos q_2, b + r_2]]. No motion tells r_1 from a.
+    """
+
+    first: Coefficient
+    second: Coefficient
+    coupling: float | Bounded
+    rotors: Coefficient = 0.0
+    offset: Offset = 0.0
+
+    def __check_init__(self):
+        _check_coupling(self.coupling)
+
+    def operator(self, q):
+        links = _two_links(self.first, self.second, self.coupling, q[1] - value_of(self.offset))
+        turned = jnp.array([[1.0, 0.0], [1.0, 1.0]], q.dtype)  # absolute from relative velocities
+        return Dense(turned.T @ links @ turned + jnp.diag(jnp.broadcast_to(value_of(self.rotors), (2,))))
+
+
+def _two_links(first: Coefficient, second: Coefficient, coupling: float | Bounded, angle: Float[Array, ""]):
+    """The mass matrix in absolute angles of two links with this angle between them."""
+    a, b = value_of(first), value_of(second)
+    across = value_of(coupling) * jnp.sqrt(a * b) * jnp.cos(angle)
+    return jnp.stack([jnp.stack([a, across]), jnp.stack([across, b])])
+
+
+def _check_coupling(coupling: float | Bounded) -> None:
+    if isinstance(coupling, float) and not abs(coupling) < 1.0:
+        raise InputError(f"the coupling of two links is c/sqrt(ab), between -1 and 1, not {coupling}")
 
 
 class ArmMass(AbstractMass):

@@ -1,38 +1,98 @@
 """Given and learned coefficients.
 
 Equinox trains inexact arrays only. So a *given* coefficient is a Python float (or a tuple of floats) and a
-*learned* positive one is a :class:`Positive`; components read both through :func:`value_of` and never ask which it is.
+*learned* one is a leaf of :class:`AbstractLearned`: :class:`Positive`, :class:`Real` or :class:`Bounded`. Components
+read all of them through :func:`value_of` and never ask which it is.
 """
+
+from abc import abstractmethod
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from phast.errors import InputError
 
-class Positive(eqx.Module):
-    """A learned coefficient (or array of them) that stays positive: softplus of what is trained."""
+
+class AbstractLearned(eqx.Module):
+    """A learned number or array, by element a smooth function of what is trained."""
+
+    @abstractmethod
+    def __call__(self) -> Float[Array, "*shape"]: ...
+
+
+class Positive(AbstractLearned):
+    """A learned coefficient (or array of them) that stays positive: unit · softplus(raw), with ``raw`` trained.
+
+    ``unit`` is the magnitude that the coefficient is expected to have, so that 10⁻⁴ kg m² is as easy to find as 1.
+    """
 
     raw: Float[Array, "*shape"]
+    unit: float = eqx.field(static=True, default=1.0)
+
+    def __check_init__(self):
+        check_unit(self.unit)
 
     @classmethod
-    def starting_at(cls, value) -> "Positive":
+    def starting_at(cls, value, unit: float = 1.0) -> "Positive":
         """The coefficient that begins at ``value`` > 0."""
-        value = jnp.asarray(value, dtype=float)
-        return cls(value + jnp.log(-jnp.expm1(-value)))
+        value = jnp.asarray(value, dtype=float) / unit
+        return cls(value + jnp.log(-jnp.expm1(-value)), unit)
 
     @classmethod
-    def uninformed(cls, *shape: int) -> "Positive":
-        """softplus(0) = log 2 everywhere: the start of a coefficient about which nothing is known."""
-        return cls(jnp.zeros(shape))
+    def uninformed(cls, *shape: int, unit: float = 1.0) -> "Positive":
+        """softplus(0) = log 2 units everywhere: the start of a coefficient about which nothing is known."""
+        return cls(jnp.zeros(shape), unit)
 
-    def __call__(self) -> Float[Array, "*shape"]:
-        return jax.nn.softplus(self.raw)
+    def __call__(self):
+        return self.unit * jax.nn.softplus(self.raw)
+
+
+class Real(AbstractLearned):
+    """A learned number (or array) of either sign."""
+
+    value: Float[Array, "*shape"]
+
+    @classmethod
+    def starting_at(cls, value) -> "Real":
+        """The number that begins at ``value``."""
+        return cls(jnp.asarray(value, dtype=float))
+
+    def __call__(self):
+        return self.value
+
+
+class Bounded(AbstractLearned):
+    """A learned number (or array) between -bound and bound: bound · tanh(raw), with ``raw`` trained."""
+
+    raw: Float[Array, "*shape"]
+    bound: float = eqx.field(static=True, default=0.999)
+
+    @classmethod
+    def starting_at(cls, value, bound: float = 0.999) -> "Bounded":
+        """The number that begins at ``value``, with |value| < bound."""
+        return cls(jnp.arctanh(jnp.asarray(value, dtype=float) / bound), bound)
+
+    @classmethod
+    def uninformed(cls, *shape: int, bound: float = 0.999) -> "Bounded":
+        """Zero."""
+        return cls(jnp.zeros(shape), bound)
+
+    def __call__(self):
+        return self.bound * jnp.tanh(self.raw)
 
 
 Coefficient = float | tuple | Positive
+Offset = Coefficient | Real
 
 
-def value_of(coefficient: Coefficient) -> Float[Array, "*shape"]:
+def value_of(coefficient: Offset | Bounded) -> Float[Array, "*shape"]:
     """The number or array behind a given or a learned coefficient."""
-    return coefficient() if isinstance(coefficient, Positive) else jnp.asarray(coefficient, dtype=float)
+    return coefficient() if isinstance(coefficient, AbstractLearned) else jnp.asarray(coefficient, dtype=float)
+
+
+def check_unit(unit: float) -> None:
+    """Refuse a unit that would make a positive coefficient anything else."""
+    if not 0.0 < unit < float("inf"):
+        raise InputError(f"the unit of a coefficient is a positive number, not {unit}")

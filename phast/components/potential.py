@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from phast.components.network import MLP
-from phast.components.parameter import Coefficient, Positive, value_of
+from phast.components.parameter import Coefficient, Offset, Positive, value_of
 from phast.components.spline import AbstractSmooth, Grid
 from phast.manifold import Manifold
 
@@ -33,19 +33,33 @@ def gradient(potential: AbstractPotential, q: Float[Array, " n"]) -> Float[Array
 
 
 class Cosine(AbstractPotential):
-    """V = Σ a_i (1 - cos q_i): gravity on hanging angles. A coordinate without gravity has a_i = 0."""
+    """V = Σ a_i (1 - cos(q_i - c_i)): gravity on hanging angles. A coordinate without gravity has a_i = 0.
+
+    ``centre`` is where they hang at rest: not zero for an encoder whose zero is off.
+    """
 
     amplitudes: Coefficient
+    centre: Offset = 0.0
 
     def __call__(self, q):
-        return jnp.sum(value_of(self.amplitudes) * (1.0 - jnp.cos(q)))
+        return jnp.sum(value_of(self.amplitudes) * (1.0 - jnp.cos(q - value_of(self.centre))))
+
+
+class ChainCosine(AbstractPotential):
+    """V = Σ a_i (1 - cos(q_1 + … + q_i - c_i)): gravity on links in relative joint angles."""
+
+    amplitudes: Coefficient
+    centre: Offset = 0.0
+
+    def __call__(self, q):
+        return jnp.sum(value_of(self.amplitudes) * (1.0 - jnp.cos(jnp.cumsum(q) - value_of(self.centre))))
 
 
 class Quadratic(AbstractPotential):
     """V = ½ Σ k_i (q_i - c_i)²: independent springs."""
 
     stiffness: Coefficient
-    centre: Coefficient = 0.0
+    centre: Offset = 0.0
 
     def __call__(self, q):
         return 0.5 * jnp.sum(value_of(self.stiffness) * (q - value_of(self.centre)) ** 2)
