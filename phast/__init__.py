@@ -5,7 +5,8 @@ Data flows down this list, and a module imports only from modules above it::
     errors, files, manifold     what can go wrong; whole files; lines and circles
     components, hamiltonian     V, M, D and the system that they make
     integrators                 time steps that keep its structure
-    systems, datasets           simulators; trajectories
+    systems, columns,
+    datasets, recording         simulators; tables; trajectories; the door for measured data
     observers, forecaster,
     horizon                     positions -> state -> future
     baselines, models,
@@ -43,7 +44,9 @@ MODULES = (
     "hamiltonian",
     "integrators",
     "systems",
+    "columns",
     "datasets",
+    "recording",
     "observers",
     "forecaster",
     "horizon",
@@ -125,6 +128,7 @@ _EXPORTS = {
     ),
     "systems": ("SYSTEMS", "System", "black_box", "system"),
     "datasets": ("Trajectories", "as_trajectories", "benchmark_split", "simulate"),
+    "recording": ("Recording", "read"),
     "observers": ("ConvolutionalObserver", "FiniteDifference", "IdentityCanonicalizer", "MassCanonicalizer"),
     "forecaster": ("Core", "Phast", "PhastBlock", "autoregressive"),
     "models": ("FULL_STATE", "MODELS", "known", "parameter_count", "partial", "unknown"),

@@ -24,6 +24,7 @@ import pandas as pd
 from jaxtyping import Array, Bool, Float
 from numpy.typing import ArrayLike
 
+from phast.columns import Table, about, existing_file, from_frame, parsing, read_table
 from phast.errors import InputError
 from phast.files import cache_directory, replacing
 from phast.hamiltonian import AbstractDynamics
@@ -34,6 +35,7 @@ from phast.systems import System
 TOLERANCE = 1e-12
 _STEPS_PER_SAMPLE = 100
 _CACHE_FORMAT = "1"
+_ARRAYS = ("q", "p", "v", "u", "stretch")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,7 +43,9 @@ class Trajectories:
     """N trajectories of T positions each, sampled every ``dt``; what a simulator also knows stands beside them.
 
     ``q`` is (N, T, n). ``p`` and ``v`` are the true momenta and velocities, (N, T, n), and ``u`` the inputs, (N, T, m);
-    ``None`` where they were not recorded. All become float64, and what does not fit is refused.
+    ``None`` where they were not recorded. ``stretch``, (N, T, 1), says how long the step from each sample to the next
+    lasts, in units of ``dt`` (the last row leads nowhere); ``None`` where steps are even. All become float64, and what
+    does not fit is refused.
     """
 
     q: np.ndarray
@@ -50,6 +54,7 @@ class Trajectories:
     p: np.ndarray | None = None
     v: np.ndarray | None = None
     u: np.ndarray | None = None
+    stretch: np.ndarray | None = None
 
     def __post_init__(self):
         names = self.manifold.names
@@ -70,9 +75,10 @@ class Trajectories:
         if not (np.isfinite(dt) and dt > 0.0):
             raise InputError(f"dt must be a positive number of seconds between samples, got {dt}")
         checked = {"q": q, "dt": dt}
-        for name, channels in (("p", names), ("v", names), ("u", None)):
+        for name, channels in (("p", names), ("v", names), ("u", None), ("stretch", ("dt",))):
             if (given := getattr(self, name)) is not None:
                 checked[name] = _beside(q, _floats(given, name), name, channels)
+        _require_positive(checked.get("stretch"))
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -87,8 +93,15 @@ class Trajectories:
 
     @property
     def t(self) -> Float[np.ndarray, " T"]:
-        """The sampling times, from zero."""
+        """The sampling times, from zero, where steps are even."""
         return self.dt * np.arange(self.length)
+
+    @property
+    def times(self) -> Float[np.ndarray, "N T"]:
+        """The sampling times of each trajectory, from zero, whether or not steps are even."""
+        if self.stretch is None:
+            return np.tile(self.t, (len(self), 1))
+        return np.pad(self.dt * np.cumsum(self.stretch[:, :-1, 0], axis=1), ((0, 0), (1, 0)))
 
     def subset(self, indices: slice | Sequence[int] | np.ndarray) -> "Trajectories":
         """Some of the trajectories, by a slice, a list of indices or a mask."""
@@ -120,28 +133,36 @@ class Trajectories:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What was recorded, by name."""
-        return {name: x for name in ("q", "p", "v", "u") if (x := getattr(self, name)) is not None}
+        return {name: x for name in _ARRAYS if (x := getattr(self, name)) is not None}
 
     def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Trajectories":
         return dataclasses.replace(self, **{name: change(x) for name, x in self.arrays().items()})
 
 
-def refuse_turns(q: Float[np.ndarray, "N T n"], manifold: Manifold) -> None:
-    """An angle that was declared a line jumps by 2π where it wraps: no motion, and nothing to learn from.
+def refuse_turns(
+    q: Float[np.ndarray, "N T n"], manifold: Manifold, *, labels: Sequence[str | int] | None = None
+) -> None:
+    """An angle that was declared a line jumps by 2π, or by 360°, where it wraps: no motion, and nothing to learn from.
 
-    A turn is a step of about 2π between steps that are small.
+    A turn is a step of about 2π between steps that are small. Of degrees it is also asked that they span no more than
+    a turn, since 360 of some other unit is no rare number.
     """
-    steps = np.abs(np.diff(q, axis=1))
-    beside = np.pad(steps, ((0, 0), (1, 1), (0, 0)))
-    small = np.maximum(beside[:, :-2], beside[:, 2:]) < 1.0
-    turns = np.argwhere((np.abs(steps - 2 * np.pi) < 0.5) & small & ~np.asarray(manifold.circles))
-    if len(turns):
-        trajectory, step, i = turns[0]
-        name = manifold.names[i]
-        raise InputError(
-            f"'{name}' jumps by {steps[trajectory, step, i]:.3g} between samples {step} and {step + 1} of trajectory "
-            f"{trajectory}, a turn of an angle: declare it as '{name}:angle'"
-        )
+    lines = ~np.asarray(manifold.circles)
+    lowest, highest = q.min(axis=(0, 1), initial=np.inf), q.max(axis=(0, 1), initial=-np.inf)
+    degrees = lines & (highest - lowest <= 361.0) & (np.maximum(highest, -lowest) <= 361.0)
+    for turn, asked, kind in ((2 * np.pi, lines, "angle"), (360.0, degrees, "angle:deg")):
+        steps = np.abs(np.diff(q, axis=1)) * (2 * np.pi / turn)
+        beside = np.pad(steps, ((0, 0), (1, 1), (0, 0)))
+        small = np.maximum(beside[:, :-2], beside[:, 2:]) < 1.0
+        turns = np.argwhere((np.abs(steps - 2 * np.pi) < 0.5) & small & asked)
+        if len(turns):
+            trajectory, step, i = turns[0]
+            name = manifold.names[i]
+            label = trajectory if labels is None else labels[trajectory]
+            raise InputError(
+                f"'{name}' jumps by {abs(q[trajectory, step + 1, i] - q[trajectory, step, i]):.3g} between samples "
+                f"{step} and {step + 1} of trajectory {label}, a turn of an angle: declare it as '{name}:{kind}'"
+            )
 
 
 def _floats(data: ArrayLike, name: str) -> np.ndarray:
@@ -167,12 +188,20 @@ def _require_finite(x: np.ndarray, name: str, channels: Sequence[str] | None) ->
 
 def _beside(q: np.ndarray, x: np.ndarray, name: str, channels: Sequence[str] | None) -> np.ndarray:
     """``x``, once it is known to run along with q; inputs may have any number of channels."""
-    expected = q.shape if channels is not None else (*q.shape[:2], "inputs")
-    if x.ndim != 3 or x.shape[:2] != q.shape[:2] or (channels is not None and x.shape != q.shape):
+    expected = (*q.shape[:2], "inputs" if channels is None else len(channels))
+    if x.ndim != 3 or x.shape[:2] != q.shape[:2] or (channels is not None and x.shape[2] != len(channels)):
         shape = ", ".join(map(str, expected))
         raise InputError(f"{name} has shape {x.shape} but q has {q.shape}: give {name} the shape ({shape})")
     _require_finite(x, name, channels)
     return x
+
+
+def _require_positive(stretch: np.ndarray | None) -> None:
+    if stretch is not None and (stretch <= 0.0).any():
+        trajectory, step, _ = map(int, np.argwhere(stretch <= 0.0)[0])
+        raise InputError(
+            f"stretch is {stretch[trajectory, step, 0]:g} at trajectory {trajectory}, step {step}: time must go on"
+        )
 
 
 def as_trajectories(
@@ -189,21 +218,24 @@ def as_trajectories(
     if isinstance(data, pd.DataFrame):
         coordinates = list(map(str, data.columns)) if coordinates is None else _listed(coordinates)
         manifold = Manifold.parse(*coordinates)
-        return Trajectories(_columns(data, manifold.names)[None], dt, manifold)
-    if isinstance(data, list | tuple) and data and np.ndim(data[0]) > 0:
-        parts = [_steps_by_coordinates(_floats(part, f"trajectory {i}")) for i, part in enumerate(data)]
-        for i, part in enumerate(parts):
-            if part.shape != parts[0].shape:
-                raise InputError(
-                    f"trajectory {i} has shape {part.shape} but trajectory 0 has {parts[0].shape}: "
-                    "cut them to equal length"
-                )
-        q = np.stack(parts)
-    else:
-        q = _floats(data, "data")
-        q = q if q.ndim == 3 else _steps_by_coordinates(q)[None]
+        return Trajectories(_columns(from_frame(data), manifold.names)[None], dt, manifold)
+    parts = as_parts(data)
+    for i, part in enumerate(parts):
+        if part.shape != parts[0].shape:
+            raise InputError(
+                f"trajectory {i} has shape {part.shape} but trajectory 0 has {parts[0].shape}: cut them to equal length"
+            )
+    q = np.stack(parts) if parts else np.zeros((0, 0, 1))
     names = [f"q{i + 1}" for i in range(q.shape[-1])] if coordinates is None else _listed(coordinates)
     return Trajectories(q, dt, Manifold.parse(*names))
+
+
+def as_parts(data: ArrayLike | Sequence[ArrayLike]) -> list[np.ndarray]:
+    """One array (T, n) per trajectory, of whatever lengths."""
+    if isinstance(data, list | tuple) and data and np.ndim(data[0]) > 0:
+        return [_steps_by_coordinates(_floats(part, f"trajectory {i}")) for i, part in enumerate(data)]
+    q = _floats(data, "data")
+    return list(q) if q.ndim == 3 else [_steps_by_coordinates(q)]
 
 
 def _steps_by_coordinates(part: np.ndarray) -> Float[np.ndarray, "T n"]:
@@ -216,13 +248,8 @@ def _listed(coordinates: Sequence[str]) -> list[str]:
     return [coordinates] if isinstance(coordinates, str) else list(coordinates)
 
 
-def _columns(frame: pd.DataFrame, names: Sequence[str]) -> Float[np.ndarray, "rows n"]:
-    """The columns of these coordinates, whether or not their headings say ``:angle``."""
-    headings = {str(column).partition(":")[0]: column for column in frame.columns}
-    missing = [name for name in names if name not in headings]
-    if missing:
-        raise InputError(f"no column '{missing[0]}': the columns are {', '.join(map(str, frame.columns))}")
-    return np.stack([_floats(frame[headings[name]].to_numpy(), f"column '{name}'") for name in names], axis=-1)
+def _columns(table: Table, names: Sequence[str]) -> Float[np.ndarray, "rows n"]:
+    return np.stack([table.numbers(table.find(name)) for name in names], axis=-1)
 
 
 # --- simulation ------------------------------------------------------------------------------------------------------
@@ -381,9 +408,9 @@ def save_trajectories(data: Trajectories, path: str | os.PathLike) -> None:
         if suffix == ".npz":
             np.savez(file, dt=data.dt, coordinates=np.array(_headings(data.manifold)), **data.arrays())
         elif suffix == ".csv":
-            _long_table(data).to_csv(file, index=False)
+            long_table(data).to_csv(file, index=False)
         else:
-            _long_table(data).to_parquet(file, index=False)
+            long_table(data).to_parquet(file, index=False)
 
 
 def load_trajectories(
@@ -395,15 +422,10 @@ def load_trajectories(
     """
     path = Path(path)
     suffix = _suffix(path)
-    if not path.is_file():
-        raise InputError(f"no such file: '{path}'")
-    try:
+    with about(existing_file(path)):
         if suffix == ".npz":
-            return _from_arrays(path, dt, coordinates)
-        frame = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
-        return _from_table(frame, dt, coordinates)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"'{path}': {str(error).partition(chr(10))[0]}") from error
+            return from_arrays(stored_arrays(path), dt, coordinates)
+        return _from_table(read_table(path), dt, coordinates)
 
 
 def _suffix(path: Path) -> str:
@@ -417,22 +439,29 @@ def _headings(manifold: Manifold) -> list[str]:
     return [f"{name}:angle" if circle else name for name, circle in kinds]
 
 
-def _long_table(data: Trajectories) -> pd.DataFrame:
+def long_table(data: Trajectories) -> pd.DataFrame:
+    """One row per sample; uneven steps show in its times."""
     names = data.manifold.names
     headings = {"q": _headings(data.manifold)} | {x: [f"{x}({name})" for name in names] for x in "pv"}
     if data.u is not None:
         headings["u"] = [f"u({i + 1})" for i in range(data.u.shape[2])]
-    table = {"trajectory": np.repeat(np.arange(len(data)), data.length), "t": np.tile(data.t, len(data))}
-    for x, values in data.arrays().items():
-        table |= dict(zip(headings[x], values.reshape(-1, values.shape[2]).T, strict=True))
+    table = {"trajectory": np.repeat(np.arange(len(data)), data.length), "t": data.times.ravel()}
+    for x in headings:
+        if (values := getattr(data, x)) is not None:
+            table |= dict(zip(headings[x], values.reshape(-1, values.shape[2]).T, strict=True))
     return pd.DataFrame(table)
 
 
-def _from_table(frame: pd.DataFrame, dt: float | None, coordinates: Sequence[str] | None) -> Trajectories:
-    extra = {letter: [c for c in frame.columns if re.fullmatch(rf"{letter}\(.+\)", str(c))] for letter in "pvu"}
+def beside_positions(headings: Sequence[str]) -> dict[str, list[str]]:
+    """The headings p(·), v(·) and u(·) that :func:`save_trajectories` writes, by their letter."""
+    return {letter: [h for h in headings if re.fullmatch(rf"{letter}\(.+\)", h)] for letter in "pvu"}
+
+
+def _from_table(table: Table, dt: float | None, coordinates: Sequence[str] | None) -> Trajectories:
+    frame, extra = table.frame, beside_positions(table.headings)
     if coordinates is None:
         skipped = {"trajectory", "t", *extra["p"], *extra["v"], *extra["u"]}
-        coordinates = [str(column) for column in frame.columns if column not in skipped]
+        coordinates = [heading for heading in table.headings if heading not in skipped]
     manifold = Manifold.parse(*_listed(coordinates))
     labels = frame["trajectory"] if "trajectory" in frame else pd.Series(0, index=frame.index)
     lengths = labels.value_counts(sort=False)
@@ -448,12 +477,12 @@ def _from_table(frame: pd.DataFrame, dt: float | None, coordinates: Sequence[str
         return flat[order].reshape(len(lengths), -1, flat.shape[-1])
 
     def beside(headings: list[str]) -> np.ndarray | None:
-        return stacked(_floats(frame[headings].to_numpy(), headings[0])) if headings else None
+        return stacked(_columns(table, headings)) if headings else None
 
     if dt is None:
-        dt = _spacing(stacked(_columns(frame, ("t",)))[..., 0] if "t" in frame else None)
+        dt = _spacing(stacked(_columns(table, ("t",)))[..., 0] if "t" in frame else None)
     p, v = (beside([f"{x}({name})" for name in manifold.names if f"{x}({name})" in extra[x]]) for x in "pv")
-    return Trajectories(stacked(_columns(frame, manifold.names)), dt, manifold, p=p, v=v, u=beside(extra["u"]))
+    return Trajectories(stacked(_columns(table, manifold.names)), dt, manifold, p=p, v=v, u=beside(extra["u"]))
 
 
 def _spacing(t: Float[np.ndarray, "N T"] | None) -> float:
@@ -467,23 +496,37 @@ def _spacing(t: Float[np.ndarray, "N T"] | None) -> float:
         trajectory, step = map(int, uneven[0])
         raise InputError(
             f"times are not evenly spaced, {gaps[trajectory, step]:g} instead of {dt:g} after step {step} of "
-            f"trajectory {trajectory}: resample first"
+            f"trajectory {trajectory}: resample first, or read it as a recording (phast.read)"
         )
     return dt
 
 
-def _from_arrays(path: Path, dt: float | None, coordinates: Sequence[str] | None) -> Trajectories:
+def stored_arrays(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an NPZ file; Python objects among them are refused."""
     if not zipfile.is_zipfile(path):
         raise InputError("this is not an NPZ file")
-    with np.load(path, allow_pickle=False) as stored:
-        if "q" not in stored:
-            raise InputError("no array 'q' of positions (trajectory, step, coordinate)")
-        if dt is None and "dt" not in stored:
-            raise InputError("no 'dt' in the file: pass dt=…")
-        arrays = {name: stored[name] for name in ("q", "p", "v", "u") if name in stored}
-        if coordinates is None and "coordinates" in stored:
-            coordinates = [str(name) for name in stored["coordinates"]]
-        if coordinates is None:
-            coordinates = [f"q{i + 1}" for i in range(arrays["q"].shape[-1])]
-        dt = float(stored["dt"]) if dt is None else dt
+    with parsing("an NPZ file"), path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        return {name: np.asarray(stored[name]) for name in stored.files}
+
+
+def from_arrays(
+    stored: dict[str, np.ndarray], dt: float | None = None, coordinates: Sequence[str] | None = None
+) -> Trajectories:
+    """What :func:`save_trajectories` writes into NPZ files, by name."""
+    if "q" not in stored:
+        raise InputError("no array 'q' of positions (trajectory, step, coordinate)")
+    if dt is None and "dt" not in stored:
+        raise InputError("no 'dt' in the file: pass dt=…")
+    if coordinates is None and "coordinates" in stored:
+        coordinates = [str(name) for name in stored["coordinates"].ravel()]
+    if coordinates is None:
+        coordinates = [f"q{i + 1}" for i in range(stored["q"].shape[-1] if stored["q"].ndim else 0)]
+    dt = _scalar(stored["dt"], "dt") if dt is None else dt
+    arrays = {name: stored[name] for name in _ARRAYS if name in stored}
     return Trajectories(dt=dt, manifold=Manifold.parse(*_listed(coordinates)), **arrays)
+
+
+def _scalar(x: np.ndarray, name: str) -> float:
+    if x.size != 1 or x.dtype.kind not in "fiu":
+        raise InputError(f"'{name}' must be one number, got shape {x.shape} of {x.dtype}")
+    return float(x.ravel()[0])

@@ -171,6 +171,49 @@ def test_noise_touches_a_copy_of_the_positions_only():
         data.with_noise(-0.1, seed=1)
 
 
+# --- uneven steps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def uneven():
+    """Two trajectories of five steps whose lengths differ."""
+    stretch = np.array([[1.0, 2.0, 0.5, 1.0, 1.0], [3.0, 1.0, 1.0, 0.25, 1.0]])[..., None]
+    return Trajectories(np.arange(10.0).reshape(2, 5, 1), 0.1, Manifold.parse("x"), stretch=stretch)
+
+
+def test_uneven_steps_travel_with_their_samples(uneven):
+    np.testing.assert_array_equal(uneven.subset([1]).stretch, uneven.stretch[[1]])
+    np.testing.assert_array_equal(uneven.steps(1, 4).stretch, uneven.stretch[:, 1:4])
+    np.testing.assert_array_equal(uneven.with_noise(0.1, seed=0).stretch, uneven.stretch)
+    windows = uneven.windows(3)
+    np.testing.assert_array_equal(windows.stretch[1, :, 0], [2.0, 0.5, 1.0])
+    assert uneven.arrays().keys() == {"q", "stretch"}
+    np.testing.assert_allclose(uneven.times, [[0.0, 0.1, 0.3, 0.35, 0.45], [0.0, 0.3, 0.4, 0.5, 0.525]])
+
+
+def test_uneven_steps_in_files(uneven, tmp_path):
+    save_trajectories(uneven, tmp_path / "a.npz")
+    assert_same(uneven, load_trajectories(tmp_path / "a.npz"))
+    save_trajectories(uneven, tmp_path / "a.csv")
+    np.testing.assert_array_equal(pd.read_csv(tmp_path / "a.csv")["t"], uneven.times.ravel())
+    with pytest.raises(InputError, match=r"not evenly spaced, .*phast\.read"):
+        load_trajectories(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("stretch", "message"),
+    [
+        (np.ones((2, 5)), r"give stretch the shape \(2, 5, 1\)"),
+        (np.ones((2, 5, 2)), r"give stretch the shape \(2, 5, 1\)"),
+        (np.full((2, 5, 1), np.nan), "stretch is nan at trajectory 0, step 0"),
+        (np.zeros((2, 5, 1)), "stretch is 0 at trajectory 0, step 0: time must go on"),
+    ],
+)
+def test_steps_that_cannot_be_are_refused(stretch, message):
+    with pytest.raises(InputError, match=message):
+        Trajectories(np.zeros((2, 5, 1)), 0.1, Manifold.parse("x"), stretch=stretch)
+
+
 # --- simulation ------------------------------------------------------------------------------------------------------
 
 
