@@ -82,10 +82,10 @@ def _decode(node: Any, arrays: list[np.ndarray], known: dict[str, type]) -> Any:
     if "tuple" in node:
         return tuple(_decode(item, arrays, known) for item in node["tuple"])
     cls = known.get(node["class"]) or _class_of(node["class"])
-    module, defaults = object.__new__(cls), _defaults(cls)
-    for name in (field.name for field in dataclasses.fields(cls)):
-        absent = name in defaults and name not in node["fields"].keys()  # noqa: SIM118 (a list has no keys)
-        object.__setattr__(module, name, defaults[name] if absent else _decode(node["fields"][name], arrays, known))
+    module = object.__new__(cls)
+    values = _defaults(cls) | {name: _decode(value, arrays, known) for name, value in node["fields"].items()}
+    for field in dataclasses.fields(cls):
+        object.__setattr__(module, field.name, values[field.name])
     return module
 
 

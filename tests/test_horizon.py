@@ -156,6 +156,17 @@ def test_a_named_coefficient_follows_the_window_and_the_others_stay(driven):
     assert after < 0.1 * before
 
 
+def test_adaptation_is_the_same_in_any_unit(driven):
+    """The same pendulum, ten thousand times lighter."""
+    q, _, u = driven
+    light = PortHamiltonian(
+        Cosine(9.81e-4), ConstantMass(1e-4), ConstantDamping(Positive.starting_at(0.3e-4, unit=1e-4)), ((1e-4,),)
+    )
+    start = eqx.tree_at(lambda m: m.core.system, model(), light)
+    fresh = phast.adapt(start, q[3, :10], ["damping"], past=u[3, :9])
+    assert float(fresh.core.system.damping.coefficients()) == pytest.approx(0.4e-4, abs=2e-7)
+
+
 def test_what_the_window_does_not_say_stays_as_learned():
     """At rest nothing depends on the drag, so nothing moves it."""
     fresh = phast.adapt(model(), np.zeros((10, 1)), ["damping"])

@@ -559,6 +559,19 @@ def test_friction_between_two_links_keeps_their_momentum_and_locks_them():
     np.testing.assert_allclose(v, jnp.sum(p) / jnp.sum(mass.operator(q).dense()), rtol=1e-6)
 
 
+@pytest.mark.parametrize("speed", [0.0, 1e-8, 1.0])
+@pytest.mark.parametrize("joints", [None, JOINTS], ids=["coordinates", "joints"])
+def test_stiff_friction_has_finite_gradients_in_single_precision(joints, speed):
+    with jax.enable_x64(False):
+        friction = Friction(
+            Positive.starting_at(0.1), Positive.starting_at(1e3), Positive.starting_at(1e3), 1e-6, joints
+        )
+        system = PortHamiltonian(Quadratic(0.0), ConstantMass((1.0, 2.0)), friction)
+        p = speed * jnp.array([1.0, -0.3])
+        loss = eqx.filter_grad(lambda args: jnp.sum(ExactDamping().step(args[0], p, args[1], 0.1)))
+        assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves(loss((system, p))))
+
+
 # --- timesteps and substeps ------------------------------------------------------------------------------------------
 
 

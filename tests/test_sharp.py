@@ -11,18 +11,19 @@ import pytest
 from phast.api import forecast, learn
 from phast.checkpoint import load, save
 from phast.cli import main
-from phast.components.damping import ConstantDamping, WindyDamping
-from phast.components.mass import ConstantMass
-from phast.components.parameter import Positive
+from phast.components.damping import ConstantDamping, Friction, FrictionField, SumDamping, WindyDamping
+from phast.components.mass import ConstantMass, LinkedMass
+from phast.components.parameter import Bounded, Positive, Real
 from phast.components.potential import Cosine, Quadratic, Scaled
+from phast.components.spline import Grid
 from phast.datasets import Trajectories, save_trajectories, simulate
-from phast.derivatives import Smoother, choose_smoother, differentiate, noise_scale
+from phast.derivatives import Samples, Smoother, choose_smoother, differentiate, noise_scale
 from phast.errors import InputError
-from phast.findings import damping_band, report
+from phast.findings import damping_band, in_units, names_of, report
 from phast.forecaster import Core, autoregressive
 from phast.hamiltonian import PortHamiltonian
 from phast.horizon import ModelAware, estimate_state, smooth_map
-from phast.identify import acceleration, match, shoot
+from phast.identify import acceleration, coefficients_of, match, roughness, shoot
 from phast.integrators import ExactDamping, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
 from phast.models import parameter_count
@@ -202,6 +203,64 @@ def test_the_report_gives_values_with_uncertainties(identified):
     curve, band = damping_band(identified[2], np.array([[0.0], [np.pi / 2]]))
     np.testing.assert_allclose(curve[:, 0], [told.coefficients[1].value, sum(c.value for c in told.coefficients[1:])])
     assert (band > 0).all() and band[0, 0] == pytest.approx(told.coefficients[1].deviation, rel=1e-6)
+
+
+def rig() -> PortHamiltonian:
+    """Two links with friction in their joints, as small as on a bench."""
+    circles = Manifold.parse("first:angle", "second:angle")
+    field = FrictionField.uninformed(Grid(circles, (4,), (0.0,), (1.0,), (0,)), units=(1e-3, 1e-3, 1e-4))
+    return PortHamiltonian(
+        Cosine(Positive.starting_at(jnp.array([0.2, 0.1]), unit=0.1), Real.starting_at((0.05, -0.02))),
+        LinkedMass(Positive.starting_at(3e-3, unit=1e-3), 2e-3, Bounded.starting_at(0.4)),
+        SumDamping((Friction(Positive.starting_at(2e-3, unit=1e-3), joints=((-1.0, 1.0),)), field)),
+    )
+
+
+def test_trained_numbers_have_names_and_physical_values():
+    system = rig()
+    names, natural = names_of(system), in_units(system)
+    scalars = [(name, kind, pytest.approx(value)) for (name, kind), (value, _) in zip(names, natural, strict=True)][:7]
+    assert scalars == [
+        ("potential.amplitudes[0]", "positive", 0.2),
+        ("potential.amplitudes[1]", "positive", 0.1),
+        ("potential.centre[0]", "plain", 0.05),
+        ("potential.centre[1]", "plain", -0.02),
+        ("mass.first", "positive", 3e-3),
+        ("mass.coupling", "plain", 0.4),
+        ("damping[0].viscous", "positive", 2e-3),
+    ]
+    assert names[7:] == [("damping[1]", "field")] * 12
+    theta, rebuild = coefficients_of(system)
+    ahead, behind = (np.array(in_units(rebuild(theta + h)))[:, 0] for h in (1e-6, -1e-6))
+    np.testing.assert_allclose(np.array(natural)[:, 1], (ahead - behind) / 2e-6, rtol=1e-7)
+
+
+def test_friction_fields_take_part_in_the_roughness_prior():
+    theta, rebuild = coefficients_of(rig())
+    jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.array([1.0, 2.0, 3.0])))(theta)
+    assert (np.abs(jacobian[:, 7:]).max(axis=0) > 0.5).all() and not jacobian[:, :7].any()
+
+
+def test_friction_that_varies_around_the_circle_is_found_from_accelerations():
+    """Coulomb friction 10⁻³ (1 + ½ sin θ), beside a constant viscous one, in two thousand noisy samples."""
+    rng = np.random.default_rng(0)
+    q, v = rng.uniform(0.0, 2 * np.pi, (2000, 1)), rng.normal(0.0, 3.0, (2000, 1))
+    coulomb, smooth = 1e-3 * (1.0 + 0.5 * np.sin(q)), np.sqrt(v**2 + 0.05**2)
+    a = (-0.05 * np.sin(q - 0.3) - 2e-4 * v - coulomb * v / smooth) / 2e-3 + 0.02 * rng.normal(size=q.shape)
+    grid = Grid(Manifold.parse("theta:angle"), (12,), (0.0,), (1.0,))
+    field = FrictionField.uninformed(grid, units=(1e-4, 1e-3, 1e-5))
+    cosine = Cosine(Positive.uninformed(unit=0.1), Real.starting_at(0.0))
+    found = match(PortHamiltonian(cosine, ConstantMass(2e-3), field), Samples(q, v, a, None), deviation=0.02)
+    assert float(found.potential.centre()) == pytest.approx(0.3, abs=1e-3)
+    assert float(found.potential.amplitudes()) == pytest.approx(0.05, rel=1e-3)
+    places = np.linspace(0.0, 2 * np.pi, 25)[:, None]
+
+    def force(law, place):
+        return law.operator(jnp.asarray(place), jnp.ones(1)).matvec(jnp.ones(1))[0]
+
+    rubbing = np.array([float(force(found.damping, place)) for place in places])
+    truth = 2e-4 + 1e-3 * (1.0 + 0.5 * np.sin(places[:, 0])) / np.hypot(1.0, 0.05)
+    np.testing.assert_allclose(rubbing, truth, atol=8e-5)
 
 
 def test_what_the_data_never_show_is_said():
