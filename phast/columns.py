@@ -12,17 +12,18 @@ import difflib
 import io
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from phast.errors import InputError
 
 TEXT = (".csv", ".tsv", ".txt")
+_ASIDE = re.compile(r"\s*#|sep=.$")  # a comment, or the separator for Excel's eyes
 _BLANKS = r"\s+"
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 _COMMA_NUMBER = r"^\s*([+-]?\d*),(\d*(?:[eE][+-]?\d+)?)\s*$"
@@ -64,20 +65,15 @@ def existing_file(path: Path) -> Path:
 
 
 class Table(NamedTuple):
-    """A frame whose headings are distinct strings, where its rows stood (a line or a row), and what was left out."""
+    """A frame whose headings are distinct strings, where each row stood ("line 7"), and what was left out."""
 
     frame: pd.DataFrame
-    places: Int[np.ndarray, " rows"]
-    unit: str = "row"
+    where: Callable[[int], str]
     notes: tuple[str, ...] = ()
 
     @property
     def headings(self) -> list[str]:
         return list(self.frame.columns)
-
-    def where(self, row: int | np.integer) -> str:
-        """``line 7`` in a text file, else ``row 5``, counted from 0."""
-        return f"{self.unit} {self.places[row]}"
 
     def find(self, name: str) -> str:
         """The heading of this column, whether or not it says ``:angle``."""
@@ -118,10 +114,10 @@ def as_numbers(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def from_frame(frame: pd.DataFrame) -> Table:
-    """A DataFrame as it is, its headings as text."""
+    """A DataFrame as it is, its headings as text; rows count from 0."""
     headings = [str(column).strip() for column in frame.columns]
     _refuse_repeated(headings)
-    return Table(frame.set_axis(headings, axis=1).reset_index(drop=True), np.arange(len(frame)))
+    return Table(frame.set_axis(headings, axis=1).reset_index(drop=True), "row {}".format)
 
 
 def _refuse_repeated(headings: Sequence[str]) -> None:
@@ -159,7 +155,7 @@ def _decoded(content: bytes) -> str:
 
 def _from_text(text: str) -> Table:
     numbered = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip(" ")]
-    kept = [(i, line) for i, line in numbered if not line.lstrip().startswith("#")]
+    kept = [(i, line) for i, line in numbered if not _ASIDE.match(line)]
     if not kept:
         raise InputError("No columns: the file is empty")
     comments = [line.lstrip(" #") for i, line in numbered if i < kept[0][0]]
@@ -168,9 +164,8 @@ def _from_text(text: str) -> Table:
     body = kept[skipped:]
     frame = _parsed([line for _, line in body], separator, len(headings))
     # A quoted line break makes fewer rows than lines: then rows are all that can be counted.
-    lined = len(frame) == len(body)
-    table = Table(frame, *((np.array([i for i, _ in body], dtype=int), "line") if lined else (np.arange(len(frame)),)))
-    return _trimmed(_named(table, headings))
+    where = (lambda row: f"line {body[row][0]}") if len(frame) == len(body) else "row {}".format
+    return _trimmed(_named(Table(frame, where), headings))
 
 
 def _separator(lines: Sequence[str]) -> str:
@@ -257,4 +252,4 @@ def _trimmed(table: Table) -> Table:
     """Without the rows of separators only that spreadsheets leave at the end."""
     stated = np.flatnonzero(table.frame.notna().any(axis=1).to_numpy())
     end = stated[-1] + 1 if len(stated) else 0
-    return table._replace(frame=table.frame.iloc[:end], places=table.places[:end])
+    return table._replace(frame=table.frame.iloc[:end])

@@ -229,8 +229,10 @@ def _tabled(source: Any, asked: _Asked, dt: float | None) -> tuple[Table, float 
         raise InputError(f"the arrays have {', '.join(map(str, sorted(widths))) or 'no'} columns: give all the same")
     names = _array_names(widths.pop(), asked)
     frame = pd.DataFrame(np.concatenate(parts), columns=names)
-    frame.insert(0, "trajectory", np.repeat(np.arange(len(parts)), [len(part) for part in parts]), True)
-    return from_frame(frame)._replace(places=np.concatenate([np.arange(len(part)) for part in parts])), dt
+    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    frame.insert(0, "trajectory", owner, allow_duplicates=True)
+    first = np.searchsorted(owner, owner)  # of the same part
+    return from_frame(frame)._replace(where=lambda row: f"row {row - first[row]} of trajectory {owner[row]}"), dt
 
 
 def _array_names(width: int, asked: _Asked) -> list[str]:
