@@ -14,7 +14,7 @@ Data flows down this list, and a module imports only from modules above it::
     training                    fitting to first order
     derivatives, identify,
     findings, adaptation,
-    sharp                       fitting to second order, and how sure it is
+    laplace, sharp, laws        fitting to second order, and how sure it is; what to look for, in words
     flow                        forecasts by a plain vector field
     metrics, runs, suite,
     studies                     judging, records, many of them, what decides
@@ -61,7 +61,9 @@ MODULES = (
     "identify",
     "findings",
     "adaptation",
+    "laplace",
     "sharp",
+    "laws",
     "flow",
     "baselines.regression",
     "baselines.neural",
@@ -99,6 +101,8 @@ _EXPORTS = {
         "Quadratic",
         "QuadraticForm",
         "Scaled",
+        "Some",
+        "Sum",
     ),
     "components.mass": ("CholeskyMass", "ConstantMass", "JointedMass", "LinkedMass", "LowRankMass", "NeuralMass"),
     "components.damping": (
@@ -136,8 +140,9 @@ _EXPORTS = {
     "horizon": ("ModelAware",),
     "training": ("FullStateLoss", "HorizonLoss", "NextStepLoss", "PhysicsLoss", "Settings", "fit"),
     "sharp": ("passive_transition",),
+    "laplace": ("Spread",),
     "metrics": ("evaluate", "evaluate_full_state"),
-    "api": ("adapt", "damping", "enable_float64", "estimate", "filter_states", "forecast", "learn"),
+    "api": ("adapt", "damping", "enable_float64", "estimate", "filter_states", "forecast", "learn", "spread"),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 

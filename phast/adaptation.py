@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 import optimistix as optx
 from jaxtyping import Array, Float
 
 from phast.errors import InputError
 from phast.findings import in_units, names_of
-from phast.forecaster import Core, Past
+from phast.forecaster import Core, Past, steps_of
 from phast.hamiltonian import PortHamiltonian
 from phast.horizon import ModelAware, fit_window
 from phast.identify import coefficients_of
@@ -35,9 +36,10 @@ def adapt(
     theta, rebuild = coefficients_of(model.core.system)
     places, spread = _freedom(model.core.system, coefficients, tolerance)
     y = context[-model.window :]
-    past = None if past is None else past[max(context.shape[0] - model.window, 0) :]
-    noise = max(model.noise, 1e-6 * float(jnp.std(y)), 1e-9)
+    past = steps_of(past, max(context.shape[0] - model.window, 0))
     n = model.manifold.size
+    noise = np.maximum(np.broadcast_to(model.noise, (n,)), 1e-6 * np.maximum(np.std(y, axis=0), 1e-6 * np.std(y)))
+    noise = np.maximum(noise, np.finfo(float).tiny)
 
     def residual(unknowns, _):
         x, change = unknowns
@@ -45,7 +47,7 @@ def adapt(
         q, _ = core.rollout(x[:n], x[n:], y.shape[0] - 1, past)
         return model.manifold.difference(jnp.concatenate([x[None, :n], q]), y) / noise, change
 
-    start = fit_window(model.core, model.manifold, model.dt, y, jnp.ones(y.shape[0]), past).start
+    start = fit_window(model.core, model.manifold, model.dt, y, jnp.ones(y.shape), past).start
     solver = optx.LevenbergMarquardt(rtol=1e-8, atol=1e-8)
     solved = optx.least_squares(residual, solver, (start, jnp.zeros(spread.size)), max_steps=100, throw=False)
     change = jnp.where(jnp.all(jnp.isfinite(solved.value[1])), solved.value[1], 0.0)

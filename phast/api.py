@@ -8,6 +8,7 @@ d = phast.damping(model, theta)
 
 import dataclasses
 import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phast import adaptation, models
+from phast import adaptation, laplace, models
 from phast.components.damping import AbstractDamping
 from phast.components.mass import AbstractMass, ConstantMass
 from phast.components.parameter import Coefficient
@@ -28,19 +29,24 @@ from phast.forecaster import (
     AbstractForecaster,
     AbstractIdentifiable,
     Filtered,
+    Past,
     Phast,
     autoregressive,
     roll_out,
     takeover,
 )
-from phast.hamiltonian import PortHamiltonian
 from phast.horizon import ModelAware, StateEstimate
+from phast.identify import held_over
+from phast.laplace import Spread, calibrated
+from phast.laws import Wanted, compose
+from phast.recording import Recording
 from phast.runs import as_batch
-from phast.sharp import check_motion, partial_system, sharpen, unknown_system
+from phast.sharp import WINDOW, check_motion, natural_window, sharpen
 from phast.training import AbstractLoss, History, NextStepLoss, Settings, fit
 
 Regime = Literal["known", "partial", "unknown"]
 MINIMUM_CONTEXT = 2
+_DEFAULT_CONTEXT = 10
 _WINDOW = 200
 
 
@@ -55,10 +61,12 @@ def learn(
     dt: float | None = None,
     coordinates: Sequence[str] | None = None,
     regime: Regime = "unknown",
-    potential: AbstractPotential | None = None,
-    mass: AbstractMass = ConstantMass(1.0),  # noqa: B008 (immutable)
-    damping: AbstractDamping | None = None,
+    potential: AbstractPotential | str | None = None,
+    mass: AbstractMass | str = ConstantMass(1.0),  # noqa: B008 (immutable)
+    damping: AbstractDamping | str | None = None,
+    port: Sequence[Sequence[float]] | str | None = None,
     pairs: bool = False,
+    context: int | str | None = None,
     base: Coefficient | None = None,
     bound: float | Literal["validated"] | None = None,
     preset: Literal["sharp", "paper"] = "sharp",
@@ -72,29 +80,46 @@ def learn(
 ) -> AbstractIdentifiable:
     """Learn a port-Hamiltonian model from positions.
 
-    ``data`` is an array (samples, coordinates) or (trajectories, samples, coordinates), a DataFrame, a list of arrays,
-    or :class:`Trajectories`. ``regime`` says what is known: ``"known"`` needs ``potential`` and a ``damping`` law with
-    coefficients to learn, ``"partial"`` a ``potential`` as template, ``"unknown"`` nothing.
+    ``data`` is a :class:`Recording` (:func:`read`), :class:`Trajectories`, an array (samples, coordinates) or
+    (trajectories, samples, coordinates), a DataFrame or a list of arrays. ``regime`` says what is known: ``"known"``
+    needs ``potential`` and a ``damping`` law with coefficients to learn, ``"partial"`` a ``potential`` as template,
+    ``"unknown"`` nothing. Each may be a component or a word (:mod:`phast.laws`): ``potential="cosine"``,
+    ``mass="links"``, ``damping="viscous+coulomb"``. ``port`` is G, for data with inputs.
 
     ``preset="sharp"`` fits to second order (:mod:`phast.sharp`), in float64: call :func:`enable_float64` first.
-    ``pairs`` says that the coordinates are points in the plane, x1, y1, x2, y2, …, that act on each other in pairs: V
-    is then a free function of every distance. ``passive`` makes it forecast by steps along which energy cannot rise
+    ``context`` is how many samples, or seconds (``"0.2 s"``), the model takes its state from. ``pairs`` says that the
+    coordinates are points in the plane, x1, y1, x2, y2, …, that act on each other in pairs: V is then a free function
+    of every distance. ``passive`` makes it forecast by steps along which energy cannot rise
     (:func:`~phast.sharp.passive_transition`).
 
     ``preset="paper"`` trains networks as the paper does, one in five trajectories (or windows of a long one) held out
     to select the model. ``base``, ``bound``, ``settings``, ``loss`` and ``checkpoint`` belong to it. ``bound`` is β̄ of
     Eq. 11; ``"validated"`` trains with several and keeps the one whose rollouts are best on what was held out.
     """
-    if not isinstance(data, Trajectories) and dt is None:
+    if not isinstance(data, Trajectories | Recording) and dt is None:
         raise InputError("learn needs dt=…, the time between samples")
-    trajectories = data if isinstance(data, Trajectories) else as_trajectories(data, dt=dt, coordinates=coordinates)
     if preset not in ("paper", "sharp"):
         raise InputError(f"unknown preset '{preset}': choose paper or sharp")
+    trajectories = _trajectories(data, dt, coordinates)
     if preset == "sharp":
         if settings != Settings() or not (bound is base is checkpoint is None):
             raise InputError("base, bound, settings and checkpoint belong to preset='paper': leave them out, or add it")
-        start = _sharp_start(trajectories, regime, potential, mass, damping, pairs)
-        return sharpen(start, trajectories, seed=seed, passive=passive, on_stage=on_stage).model
+        window = natural_window(trajectories) if isinstance(data, Recording) else WINDOW
+        model = sharpen(
+            compose(regime, Wanted(potential, mass, damping, port), trajectories, pairs=pairs),
+            trajectories,
+            seed=seed,
+            passive=passive,
+            context=max(_DEFAULT_CONTEXT, window // 4) if context is None else steps_in(context, trajectories.dt),
+            window=window,
+            on_stage=on_stage,
+        )
+        on_stage("judging its spread")
+        return calibrated(model, trajectories, seed=seed)
+    if any(isinstance(x, str) for x in (potential, mass, damping)) or not (port is context is None):
+        raise InputError("words for components, port and context go with preset='sharp'")
+    if trajectories.stretch is not None:
+        raise InputError("the paper's observer knows even steps only: resample the recording, or use preset='sharp'")
     if passive or pairs:
         raise InputError("passive=True and pairs=True go with preset='sharp'")
     check_motion(trajectories)
@@ -166,15 +191,26 @@ def _best_bound(
     return best
 
 
-def _sharp_start(data: Trajectories, regime, potential, mass, damping, pairs) -> PortHamiltonian:
-    if regime == "known":
-        potential, damping = _given(potential, damping)
-        return PortHamiltonian(potential, mass, damping)
-    if regime == "partial":
-        return partial_system(data, _template(potential), mass, damping, pairs=pairs)
-    if regime == "unknown":
-        return unknown_system(data, mass, damping, pairs=pairs)
-    raise _unknown_regime(regime)
+def _trajectories(data: Any, dt: float | None, coordinates: Sequence[str] | None) -> Trajectories:
+    if isinstance(data, Recording):
+        return data.trajectories()
+    return data if isinstance(data, Trajectories) else as_trajectories(data, dt=dt, coordinates=coordinates)
+
+
+def steps_in(duration: int | str, dt: float) -> int:
+    """How many steps a duration has: a number of them, or a time such as ``"2 s"`` or ``"500 ms"``."""
+    found = re.fullmatch(r"\s*([0-9.eE+-]+)\s*(s|ms|min|h|)\s*", str(duration))
+    try:
+        value, unit = float(found[1]), found[2]
+    except (TypeError, ValueError):
+        raise InputError(f"'{duration}' is no duration: give steps, '200', or a time, '2 s', '500 ms'") from None
+    count = value if not unit else value * _SECONDS[unit] / dt
+    if not (np.isfinite(count) and count >= 0.5 and (unit or count == round(count))):
+        raise InputError(f"'{duration}' is not a whole number of steps, at least one (a step lasts {dt:g})")
+    return round(count)
+
+
+_SECONDS = {"s": 1.0, "ms": 1e-3, "min": 60.0, "h": 3600.0}
 
 
 def _given(potential, damping) -> tuple[AbstractPotential, AbstractDamping]:
@@ -210,7 +246,7 @@ def hold_out(data: Trajectories) -> tuple[Trajectories, Trajectories]:
 def forecast(
     model: AbstractForecaster,
     context: Any,
-    horizon: int,
+    horizon: int | str,
     *,
     mode: Literal["autoregressive", "takeover"] = "autoregressive",
     u: Any = None,
@@ -218,24 +254,74 @@ def forecast(
 ) -> np.ndarray:
     """``horizon`` configurations after ``context``: (samples, n) -> (horizon, n), or batched (N, samples, n).
 
+    A :class:`Recording` is forecast from the end of each of its pieces. ``horizon`` is in steps, or a time: ``"2 s"``.
     ``u``, where the model has inputs, holds the known inputs of the ``horizon`` steps, and ``past`` those that acted
     between the samples of the context. A context that the model cannot explain is forecast from a smoother's state, and
     a warning says so.
     """
-    context, batched = _positions(model, context)
-    if horizon < 1:
-        raise InputError(f"the horizon must be at least one step, not {horizon}")
+    context, batched, before = _context(model, context, past)
+    horizon = _horizon(model, horizon)
     if mode not in ("autoregressive", "takeover"):
         raise InputError(f"unknown forecast mode '{mode}': choose autoregressive or takeover")
     if mode == "takeover" and not isinstance(model, AbstractIdentifiable):
         raise InputError(f"{type(model).__name__} has no physical state to take over: use mode='autoregressive'")
     inputs = _inputs(u, context, horizon, batched, "u")
-    before = _inputs(past, context, context.shape[1] - 1, batched, "past")
     if isinstance(model, ModelAware):
         _warn_of_fallbacks(_estimate_all(model, context, before), batched)
     rollout = takeover if mode == "takeover" else autoregressive
     future = roll_out(rollout, model, context, horizon, inputs, before)
     return np.asarray(future if batched else future[0])
+
+
+def spread(
+    model: AbstractForecaster,
+    context: Any,
+    horizon: int | str,
+    *,
+    u: Any = None,
+    past: Any = None,
+) -> Spread:
+    """A forecast and one standard deviation around it: what data and context leave open (:mod:`phast.laplace`)."""
+    if not isinstance(model, ModelAware):
+        raise InputError(f"a {type(model).__name__} gives no spread: learn with preset='sharp'")
+    context, batched, before = _context(model, context, past)
+    horizon = _horizon(model, horizon)
+    inputs = _inputs(u, context, horizon, batched, "u")
+    found = laplace.spread(model, context, horizon, inputs, before)
+    return found if batched else Spread(*(part[0] for part in found))
+
+
+def _horizon(model: AbstractForecaster, horizon: int | str) -> int:
+    if isinstance(model, AbstractIdentifiable):
+        return steps_in(horizon, model.dt)
+    if not isinstance(horizon, int) or horizon < 1:
+        raise InputError(f"the horizon must be at least one step, not {horizon}")
+    return horizon
+
+
+def _context(model: AbstractForecaster, context: Any, past: Any) -> tuple[Any, bool, Past]:
+    """Checked positions, whether they came batched, and what acted between them."""
+    if not isinstance(context, Recording):
+        positions, batched = _positions(model, context)
+        return positions, batched, _inputs(past, positions, positions.shape[1] - 1, batched, "past")
+    if not isinstance(model, ModelAware):
+        raise InputError("a recording is forecast by a sharp model: give a Phast its positions as an array")
+    if past is not None:
+        raise InputError("a recording holds its own inputs: leave past=… out")
+    ends = fitting(model, context).ends(model.window)
+    return _positions(model, ends.q)[0], True, held_over(ends)
+
+
+def fitting(model: ModelAware, recording: Recording) -> Recording:
+    """The recording as this model counts time and inputs, or why it cannot."""
+    if recording.manifold != model.manifold:
+        raise InputError(
+            f"the recording has the coordinates {', '.join(recording.manifold.names)}, "
+            f"but the model {', '.join(model.manifold.names)}"
+        )
+    if not 0.2 < recording.dt / model.dt < 5.0:
+        raise InputError(f"sampled every {recording.dt:g}, but the model learned at {model.dt:g}: resample it")
+    return dataclasses.replace(recording, dt=model.dt)
 
 
 def estimate(model: AbstractForecaster, context: Any, *, past: Any = None) -> StateEstimate:
@@ -245,8 +331,8 @@ def estimate(model: AbstractForecaster, context: Any, *, past: Any = None) -> St
     """
     if not isinstance(model, ModelAware):
         raise InputError(f"a {type(model).__name__} gives no covariance: learn with preset='sharp'")
-    positions, batched = _positions(model, context)
-    found = _estimate_all(model, positions, _inputs(past, positions, positions.shape[1] - 1, batched, "past"))
+    positions, batched, before = _context(model, context, past)
+    found = _estimate_all(model, positions, before)
     return StateEstimate(*(np.asarray(part if batched else part[0]) for part in found))
 
 

@@ -66,7 +66,7 @@ def _encode(node: Any, arrays: list[np.ndarray]) -> Any:
         return {"class": _name_of(type(node)), "fields": fields}
     if isinstance(node, jax.Array | np.ndarray):
         arrays.append(np.asarray(node))
-        return {"array": len(arrays) - 1}
+        return {"array" if isinstance(node, jax.Array) else "constant": len(arrays) - 1}
     if isinstance(node, tuple):
         return {"tuple": [_encode(item, arrays) for item in node]}
     if node is None or isinstance(node, bool | int | float | str):
@@ -79,6 +79,8 @@ def _decode(node: Any, arrays: list[np.ndarray], known: dict[str, type]) -> Any:
         return node
     if "array" in node:
         return jnp.asarray(arrays[node["array"]])
+    if "constant" in node:  # what was kept as NumPy: nothing trains it
+        return arrays[node["constant"]]
     if "tuple" in node:
         return tuple(_decode(item, arrays, known) for item in node["tuple"])
     cls = known.get(node["class"]) or _class_of(node["class"])

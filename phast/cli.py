@@ -246,7 +246,7 @@ def fit(
         with stages(f"fitting {source}") as on_stage:
             data = benchmark_split(system(source)).train
             start = composition(model)(system(source), data)
-            fitted = sharpen(start, data, seed=seed, passive=passive, on_stage=on_stage).model
+            fitted = sharpen(start, data, seed=seed, passive=passive, on_stage=on_stage)
     elif source in SYSTEMS:
         with progress(f"fitting {source}", seeds=1, epochs=settings.epochs) as on_epoch:
             data = benchmark_split(system(source))
@@ -375,7 +375,7 @@ def identify(
 
     from phast.components.mass import ConstantMass
     from phast.datasets import benchmark_split, load_trajectories
-    from phast.findings import along, damping_band, force_band, report
+    from phast.findings import along, damping_band, force_band, identified, report
     from phast.sharp import composition, partial_system, sharpen, unknown_system
     from phast.systems import SYSTEMS, system
     from phast.tables import figure
@@ -394,9 +394,9 @@ def identify(
         )
     with stages(f"identifying {source}") as on_stage:
         found = sharpen(start, data, seed=seed, on_stage=on_stage)
-    told = report(found.identified)
-    print(f"{len(data)} trajectories of {data.length} positions; noise on a position about {figure(found.noise)}")
-    print(f"residual of the fit: {figure(found.identified.rms)} rms over {found.identified.count:,} positions\n")
+    told = report(identified(found))
+    print(f"{len(data)} trajectories of {data.length} positions; noise on a position about {figure(max(found.noise))}")
+    print(f"residual of the fit: {figure(found.evidence.rms)} rms over {found.evidence.count:,} positions\n")
     rows = [
         [c.name, figure(c.value), figure(c.deviation), "yes" if c.identifiable else "NOT IDENTIFIABLE"]
         for c in told.coefficients
@@ -405,7 +405,7 @@ def identify(
     fields = {}
     for i, name in enumerate(data.manifold.names):
         points = along(data, i, 9)
-        force, damped = force_band(found.identified, points), damping_band(found.identified, points)
+        force, damped = force_band(identified(found), points), damping_band(identified(found), points)
         fields[name] = [
             {
                 "at": float(q),
@@ -432,14 +432,14 @@ def identify(
         from phast.plots import damping_band_figure, save_figure
 
         fine = along(data, 0, 201)
-        curve, width = damping_band(found.identified, fine)
+        curve, width = damping_band(identified(found), fine)
         save_figure(damping_band_figure(fine[:, 0], curve[:, 0], width[:, 0], name=data.manifold.names[0]), plot)
     write_json(
         json_file,
         {
             "source": source,
-            "noise": found.noise,
-            "rms": found.identified.rms,
+            "noise": max(found.noise),
+            "rms": found.evidence.rms,
             "coefficients": [c._asdict() for c in told.coefficients],
             "conditioning": told.conditioning,
             "remarks": told.remarks,

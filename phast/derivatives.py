@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
+from scipy.interpolate import CubicSpline
 
 from phast.datasets import Trajectories
 from phast.errors import InputError
@@ -47,8 +48,22 @@ def unwrapped(data: Trajectories) -> Float[np.ndarray, "N T n"]:
     return data.q - 2 * np.pi * np.concatenate([np.zeros_like(data.q[:, :1]), np.cumsum(turns, axis=1)], axis=1)
 
 
-def noise_scale(data: Trajectories) -> float:
-    """The standard deviation of white noise on the positions, from high-order differences.
+def evenly(data: Trajectories) -> Trajectories:
+    """The same motion at even steps: splines through the positions, inputs as they were held."""
+    if data.stretch is None:
+        return data
+    q, u = [], []
+    for i, path in enumerate(unwrapped(data)):
+        t = data.dt * np.concatenate([[0.0], np.cumsum(data.stretch[i, :-1, 0])])
+        ticks = np.linspace(0.0, t[-1], data.length)
+        q.append(CubicSpline(t, path)(ticks))
+        if data.u is not None:
+            u.append(data.u[i, np.searchsorted(t, ticks, side="right") - 1])
+    return Trajectories(np.stack(q), data.dt, data.manifold, u=np.stack(u) if u else None)
+
+
+def noise_scale(data: Trajectories) -> Float[np.ndarray, " n"]:
+    """The standard deviation of white noise on each coordinate, from high-order differences.
 
     A smooth signal shrinks under differencing and noise grows by a known factor; the smallest of the estimates that
     orders 3 to 10 give is the least fooled by the signal.
@@ -57,16 +72,19 @@ def noise_scale(data: Trajectories) -> float:
     estimates = []
     for order in range(3, min(11, data.length)):
         growth = np.sqrt(np.prod([(order + k) / k for k in range(1, order + 1)]))  # sqrt of binomial(2 order, order)
-        estimates.append(np.median(np.abs(np.diff(q, n=order, axis=1))) / (0.6745 * growth))
-    return float(min(estimates)) if estimates else 0.0
+        estimates.append(np.median(np.abs(np.diff(q, n=order, axis=1)), axis=(0, 1)) / (0.6745 * growth))
+    return np.min(estimates, axis=0) if estimates else np.zeros(q.shape[2])
 
 
-def choose_smoother(data: Trajectories, noise: float) -> Smoother:
+def choose_smoother(data: Trajectories, noise: Float[np.ndarray, " n"]) -> Smoother:
     """The smoother with the least estimated error in the acceleration: noise that passes, plus bias.
 
-    The bias is what a polynomial of higher degree over the same window finds beside it, less the noise of that.
+    The bias is what a polynomial of higher degree over the same window finds beside it, less the noise of that. Each
+    coordinate counts by its own spread, so that units do not decide.
     """
     q = unwrapped(data)
+    spread = np.std(q, axis=(0, 1)) + np.finfo(float).tiny
+    q, noise = q / spread, float(np.sqrt(np.mean((noise / spread) ** 2)))
     best, least = _NARROWEST, np.inf
     for smoother in SMOOTHERS:
         if smoother.window > data.length:

@@ -17,7 +17,10 @@ from jaxtyping import Array, Float
 from phast.components.parameter import AbstractLearned, Positive
 from phast.components.potential import gradient
 from phast.datasets import Trajectories
+from phast.errors import InputError
+from phast.forecaster import AbstractForecaster
 from phast.hamiltonian import PortHamiltonian
+from phast.horizon import ModelAware
 from phast.identify import Identified, coefficients_of
 from phast.models import parameter_count
 
@@ -42,6 +45,13 @@ class Report(NamedTuple):
     anchor: str
 
 
+def identified(model: AbstractForecaster) -> Identified:
+    """What a sharp model knows of its own fit."""
+    if not isinstance(model, ModelAware) or model.evidence is None:
+        raise InputError(f"this {type(model).__name__} carries no evidence of its fit: learn with preset='sharp'")
+    return Identified(model.core.system, model.evidence)
+
+
 def report(found: Identified) -> Report:
     """Every learned scalar with its uncertainty; what the data leave open, and which anchor would close it.
 
@@ -49,15 +59,16 @@ def report(found: Identified) -> Report:
     count in that test, but their many coefficients are not listed: see the bands below.
     """
     names, natural = names_of(found.system), in_units(found.system)
-    scale = np.sqrt(np.maximum(np.diag(found.information), 1e-300))
-    values, vectors = np.linalg.eigh(found.information / np.outer(scale, scale))
+    scale = np.sqrt(np.maximum(np.diag(found.evidence.information), 1e-300))
+    values, vectors = np.linalg.eigh(found.evidence.information / np.outer(scale, scale))
     informed = values > _NO_INFORMATION * max(values[-1], 1e-300)
-    relative = np.array([s / (abs(x) + (kind != "positive")) for (x, s), (_, kind) in zip(natural, names, strict=True)])
+    sizes = [max(abs(x) + (kind != "positive"), 1e-300) for (x, _), (_, kind) in zip(natural, names, strict=True)]
+    relative = np.array([slope / size for (_, slope), size in zip(natural, sizes, strict=True)])
     moves = vectors[:, ~informed] / scale[:, None]
     null = relative[:, None] * moves  # the relative change along each open direction
     null /= np.maximum(np.max(np.abs(null), axis=0, keepdims=True, initial=0.0), 1e-300)
     open_ones = np.any(np.abs(null) > 0.01, axis=1)
-    deviations = np.sqrt(np.maximum(np.diag(found.covariance), 0.0))
+    deviations = np.sqrt(np.maximum(np.diag(found.evidence.covariance), 0.0))
     coefficients = [
         Coefficient(name, float(value), float(slope * deviation), not is_open)
         for (name, kind), (value, slope), deviation, is_open in zip(names, natural, deviations, open_ones, strict=True)
@@ -106,7 +117,7 @@ def _band(found: Identified, q: np.ndarray, field: Callable[[PortHamiltonian, Ar
         return jax.vmap(lambda x: field(system, x))(points)
 
     jacobian = np.asarray(jax.jacrev(values)(theta))
-    variance = np.einsum("ijk,kl,ijl->ij", jacobian, found.covariance, jacobian, optimize=True)
+    variance = np.einsum("ijk,kl,ijl->ij", jacobian, found.evidence.covariance, jacobian, optimize=True)
     return np.asarray(values(theta)), np.sqrt(np.maximum(variance, 0.0))
 
 

@@ -24,8 +24,21 @@ from phast.integrators import AbstractTransition, State
 from phast.manifold import Manifold
 from phast.observers import AbstractCanonicalizer, AbstractObserver
 
-Inputs = Float[Array, "T inputs"] | None
-Past = Float[Array, "before inputs"] | None  # what acted between the samples of a context
+
+class Held(NamedTuple):
+    """What is held over each step: the input, and how long the step lasts in units of the sampling step."""
+
+    u: Float[Array, "*steps inputs"] | None = None
+    stretch: Float[Array, "*steps"] | None = None
+
+
+Inputs = Held | Float[Array, "T inputs"] | None  # a bare array is inputs over even steps
+Past = Held | Float[Array, "before inputs"] | None  # what acted between the samples of a context
+
+
+def steps_of(held: Inputs, start: int | None = None, stop: int | None = None) -> Past:
+    """Some of the steps."""
+    return jax.tree.map(lambda x: x[start:stop], held)
 
 
 class AbstractForecaster(eqx.Module):
@@ -136,7 +149,9 @@ class AbstractFullState(eqx.Module):
     """A transition of whole states (q, p), for data in which both are observed."""
 
     @abstractmethod
-    def __call__(self, q: Float[Array, " n"], p: Float[Array, " n"], u: Float[Array, " inputs"] | None = None) -> State:
+    def __call__(
+        self, q: Float[Array, " n"], p: Float[Array, " n"], u: Held | Float[Array, " inputs"] | None = None
+    ) -> State:
         """The state one sample later."""
 
     def rollout(
@@ -159,7 +174,8 @@ class Core(AbstractFullState):
     transition: AbstractTransition
 
     def __call__(self, q, p, u=None):
-        return self.transition(self.system, q, p, u)
+        held = u if isinstance(u, Held) else Held(u)
+        return self.transition(self.system, q, p, held.u, 1.0 if held.stretch is None else held.stretch)
 
 
 class Filtered(NamedTuple):

@@ -12,17 +12,20 @@ returned and said so. Slid along a trajectory, one step per sample from where th
 
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from phast.components.lowrank import solve_spd
-from phast.forecaster import AbstractIdentifiable, Core, Filtered, Inputs, Past
+from phast.forecaster import AbstractIdentifiable, Core, Filtered, Held, Inputs, Past, steps_of
 from phast.hamiltonian import PortHamiltonian
 from phast.manifold import Manifold
 
 ITERATIONS = 8
-_WEAK_PRIOR = 1e-7  # relative weight of "p is near zero": decides only where positions say nothing
+_WEAK_PRIOR = 1e-7  # of what one more sample would tell: "p is near zero" decides only where positions say nothing
+Noise = float | tuple[float, ...]  # a standard deviation of positions, for all coordinates or for each; 0 is unknown
 
 
 class StateEstimate(NamedTuple):
@@ -71,6 +74,10 @@ def smoothed_ends(core: Core, manifold: Manifold, dt: float, y: Float[Array, "K 
     return [jnp.concatenate([smooth[i], core.system.momentum(smooth[i], slopes[i])]) for i in (0, -1)]
 
 
+def _mean_step(dt: float, held: Past) -> Float[Array, ""] | float:
+    return dt * jnp.mean(held.stretch) if isinstance(held, Held) and held.stretch is not None else dt
+
+
 def unwrapped(manifold: Manifold, y: Float[Array, "K n"]) -> Float[Array, "K n"]:
     """The same positions without 2π jumps in the angles."""
     return y[:1] + jnp.concatenate([jnp.zeros_like(y[:1]), jnp.cumsum(manifold.difference(y[1:], y[:-1]), 0)])
@@ -108,7 +115,7 @@ def explain(
     core: Core,
     manifold: Manifold,
     y: Float[Array, "K n"],
-    weights: Float[Array, " K"],
+    weights: Float[Array, "K n"],
     x: Float[Array, " twice_n"],
     u: Past = None,
 ) -> Explained:
@@ -118,25 +125,32 @@ def explain(
         return (_path(core, x, y.shape[0], u),) * 2
 
     flow, path = jax.jacfwd(trace, has_aux=True)(x)
-    return _weighed(manifold, y, weights, path, flow)
+    return _weighed(core, manifold, y, weights, path, flow)
 
 
-def _weighed(manifold: Manifold, y, weights, path: Float[Array, "K twice_n"], flow: Float[Array, "K twice_n twice_n"]):
+def _weighed(
+    core: Core,
+    manifold: Manifold,
+    y: Float[Array, "K n"],
+    weights: Float[Array, "K n"],
+    path: Float[Array, "K twice_n"],
+    flow: Float[Array, "K twice_n twice_n"],
+) -> Explained:
     """The least-squares problem of a path through a window and its sensitivity to the start."""
     n = y.shape[1]
-    root = jnp.sqrt(weights)[:, None]
+    root = jnp.sqrt(weights)
     off, slope = manifold.difference(path[:, :n], y) * root, flow[:, :n] * root[..., None]
-    steps = manifold.difference(y[1:], y[:-1]) * weights[1:, None]
-    weak = jnp.concatenate([jnp.zeros(n), jnp.full(n, _WEAK_PRIOR**2) * (jnp.mean(steps**2) + 1e-12)])
+    moved = sum(core.transition.timestep.pieces()) / core.system.mass.operator(y[0]).diagonal_part()  # by p, in a step
+    weak = jnp.concatenate([jnp.zeros(n), weights[0] * (_WEAK_PRIOR * moved) ** 2])
     normal = jnp.einsum("sia,sib->ab", slope, slope) + jnp.diag(weak)
     gradient = jnp.einsum("sia,si->a", slope, off) + weak * path[0]
     misfit = jnp.sum(off**2)
     return Explained(path, flow, normal, gradient, misfit + jnp.dot(weak, path[0] ** 2), misfit)
 
 
-def _step_down(normal: Float[Array, "k k"], gradient: Float[Array, " k"], damping: Float[Array, ""] | float):
-    """One damped Gauss–Newton step."""
-    ridge = damping * jnp.diag(normal) + 1e-14 * jnp.trace(normal)
+def step_down(normal: Float[Array, "k k"], gradient: Float[Array, " k"], damping: Float[Array, ""] | float):
+    """One damped Gauss–Newton step, the same in any units."""
+    ridge = (damping + 1e-14) * jnp.diag(normal)
     return -solve_spd(normal + jnp.diag(ridge), gradient)
 
 
@@ -145,13 +159,14 @@ def fit_window(
     manifold: Manifold,
     dt: float,
     y: Float[Array, "K n"],
-    weights: Float[Array, " K"],
+    weights: Float[Array, "K n"],
     u: Past = None,
     *,
     iterations: int = ITERATIONS,
 ) -> Explained:
     """The state at the first sample that explains the window best, sought from the smoother's guess."""
-    start = smoothed_ends(core, manifold, dt, y, weights)[0]
+    present = (weights[:, 0] > 0).astype(y.dtype)
+    start = smoothed_ends(core, manifold, _mean_step(dt, u), y, present)[0]
     return improve(core, manifold, y, weights, start, u, iterations=iterations)
 
 
@@ -159,7 +174,7 @@ def improve(
     core: Core,
     manifold: Manifold,
     y: Float[Array, "K n"],
-    weights: Float[Array, " K"],
+    weights: Float[Array, "K n"],
     start: Float[Array, " twice_n"],
     u: Past = None,
     *,
@@ -169,7 +184,7 @@ def improve(
 
     def step(carry, _):
         best, damping = carry
-        change = _step_down(best.normal, best.gradient, damping)
+        change = step_down(best.normal, best.gradient, damping)
         proposal = explain(core, manifold, y, weights, best.start + change, u)
         better = proposal.cost < best.cost  # False also where the proposal is not finite
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), proposal, best)
@@ -179,6 +194,15 @@ def improve(
     first = first._replace(cost=jnp.where(jnp.isfinite(first.cost), first.cost, jnp.inf))
     (best, _), _ = jax.lax.scan(step, (first, jnp.asarray(1e-3, y.dtype)), length=iterations)
     return best
+
+
+def balance(noise: Noise, n: int) -> tuple[float, Float[np.ndarray, " n"]]:
+    """The noise of a typical coordinate, and what a squared residual of each weighs beside one of that."""
+    each = np.broadcast_to(np.asarray(noise, dtype=float), (n,))
+    if not (each > 0.0).all():
+        return 0.0, np.ones(n)
+    typical = float(np.exp(np.mean(np.log(each))))
+    return typical, (typical / each) ** 2
 
 
 def _covariance(fit: Explained, here: int | Array, noise: float, measured: Float[Array, ""]):
@@ -199,7 +223,7 @@ def estimate_state(
     weights: Float[Array, " K"] | None = None,
     u: Past = None,
     *,
-    noise: float = 0.0,
+    noise: Noise = 0.0,
     iterations: int = ITERATIONS,
 ) -> StateEstimate:
     """The state at the last sample of ``y``. ``noise`` = 0 estimates the scale from the residuals of the fit.
@@ -207,36 +231,63 @@ def estimate_state(
     Row s of ``u`` acts from sample s to sample s + 1: there are K - 1 of them.
     """
     count, n = y.shape
-    weights = jnp.ones(count, y.dtype) if weights is None else weights
+    present = jnp.ones(count, y.dtype) if weights is None else weights
+    typical, share = balance(noise, n)
+    weights = present[:, None] * share
     fit = fit_window(core, manifold, dt, y, weights, u, iterations=iterations)
-    measured = jnp.sum(weights) * n
+    measured = jnp.sum(present) * n
     seen = unwrapped(manifold, y)
-    still = jnp.sum(weights[:, None] * (seen - jnp.average(seen, axis=0, weights=weights)) ** 2)
-    fell_back = ~(jnp.isfinite(fit.cost) & (fit.misfit <= still + 1e-12 * (1.0 + jnp.sum(seen**2))))
-    state = jnp.where(fell_back, smoothed_ends(core, manifold, dt, y, weights)[1], fit.path[-1])
+    still = jnp.sum(weights * (seen - jnp.average(seen, axis=0, weights=present)) ** 2)
+    fell_back = ~(jnp.isfinite(fit.cost) & (fit.misfit <= still + 1e-12 * jnp.sum(weights * seen**2)))
+    state = jnp.where(fell_back, smoothed_ends(core, manifold, _mean_step(dt, u), y, present)[1], fit.path[-1])
     rms = jnp.sqrt(fit.misfit / jnp.maximum(measured, 1.0))
-    return StateEstimate(state[:n], state[n:], _covariance(fit, -1, noise, measured), rms, fell_back)
+    return StateEstimate(state[:n], state[n:], _covariance(fit, -1, typical, measured), rms, fell_back)
 
 
 # --- the forecaster --------------------------------------------------------------------------------------------------
 
 
+class Evidence(eqx.Module):
+    """What the data of a fit say about its coefficients, in the raveled order of the system's trainable leaves.
+
+    ``information`` is that of the data alone, ``covariance`` includes the smoothness prior; both as NumPy arrays, which
+    nothing trains. ``rms`` is the root mean square of ``count`` position residuals. ``inflation`` is by how much the
+    errors of forecasts over the data exceed the spread that the covariance gives them: a model's own error is no noise.
+    """
+
+    information: np.ndarray
+    covariance: np.ndarray
+    rms: float
+    count: int
+    inflation: float = 1.0
+
+
 class ModelAware(AbstractIdentifiable):
-    """A forecaster whose observer is the model: states by :func:`estimate_state` over the last ``window`` samples."""
+    """A forecaster whose observer is the model: states by :func:`estimate_state` over the last ``window`` samples.
+
+    ``evidence`` is what its fit knows of how sure it is; None where it was not fitted to second order.
+    """
 
     core: Core
     manifold: Manifold
     dt: float
     window: int = 10
-    noise: float = 0.0
+    noise: Noise = 0.0
+    evidence: Evidence | None = None
 
     def learned_system(self) -> PortHamiltonian:
         return self.core.system
 
     def estimate(self, context: Float[Array, "K n"], past: Past = None) -> StateEstimate:
         """The state at the end of a context, from its last ``window`` samples and the inputs between them."""
-        past = None if past is None else past[max(context.shape[0] - self.window, 0) :]
+        past = steps_of(past, max(context.shape[0] - self.window, 0))
         return estimate_state(self.core, self.manifold, self.dt, context[-self.window :], u=past, noise=self.noise)
+
+    def start(self, context: Float[Array, "K n"], past: Past = None) -> Float[Array, " twice_n"]:
+        """The state at the first of the last ``window`` samples that explains them best; ``past`` is theirs."""
+        y = context[-self.window :]
+        weights = jnp.ones((y.shape[0], 1)) * balance(self.noise, y.shape[1])[1]
+        return fit_window(self.core, self.manifold, self.dt, y, weights, past).start
 
     def slide(self, q: Float[Array, "T n"], u: Inputs = None) -> tuple[Float[Array, "T twice_n"], Array]:
         """States and their covariances at every sample, each from the last ``window`` positions.
@@ -247,6 +298,7 @@ class ModelAware(AbstractIdentifiable):
         length, n = q.shape
         window = min(self.window, length)
         cell = jnp.arange(window)
+        typical, share = balance(self.noise, n)
 
         def advance(x, u_t):
             return jnp.concatenate(self.core(x[:n], x[n:], u_t))
@@ -256,18 +308,18 @@ class ModelAware(AbstractIdentifiable):
             first = jnp.maximum(t - window + 1, 0)
             here = t - first
             y = jax.lax.dynamic_slice_in_dim(q, first, window)
-            inputs = None if u is None else jax.lax.dynamic_slice_in_dim(u, first, window - 1)
-            weights = (cell <= here).astype(q.dtype)
+            inputs = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, window - 1), u)
+            weights = (cell <= here).astype(q.dtype)[:, None] * share
             begin = jnp.eye(2 * n, dtype=q.dtype)
             flow = jax.lax.scan(lambda f, a: (a @ f,) * 2, begin, slopes[:-1])[1]
             flow = jnp.concatenate([begin[None], flow])
-            before = _weighed(self.manifold, y, weights, _path(self.core, start, window, inputs), flow)
-            moved = _path(self.core, start + _step_down(before.normal, before.gradient, 1e-9), window, inputs)
-            after = _weighed(self.manifold, y, weights, moved, flow)
+            before = _weighed(self.core, self.manifold, y, weights, _path(self.core, start, window, inputs), flow)
+            moved = _path(self.core, start + step_down(before.normal, before.gradient, 1e-9), window, inputs)
+            after = _weighed(self.core, self.manifold, y, weights, moved, flow)
             fit = jax.tree.map(lambda new, old: jnp.where(after.cost < before.cost, new, old), after, before)
-            covariance = _covariance(fit, here, self.noise, n * (here + 1.0))
+            covariance = _covariance(fit, here, typical, n * (here + 1.0))
             state = fit.path[here]
-            slopes = slopes.at[here].set(jax.jacfwd(advance)(state, None if u is None else u[t]))
+            slopes = slopes.at[here].set(jax.jacfwd(advance)(state, jax.tree.map(lambda x: x[t], u)))
             full = here == window - 1
             return (fit.path[jnp.where(full, 1, 0)], jnp.where(full, jnp.roll(slopes, -1, axis=0), slopes)), (
                 state,
@@ -287,7 +339,7 @@ class ModelAware(AbstractIdentifiable):
         """What is known after each measurement, from the last ``window`` of them."""
         n = q.shape[1]
         states, covariance = self.slide(q, u)
-        ahead = self._ahead(states[:-1, :n], states[:-1, n:], None if u is None else u[:-1])[0]
+        ahead = self._ahead(states[:-1, :n], states[:-1, n:], steps_of(u, 0, -1))[0]
         surprise = self.manifold.difference(q[1:], ahead)
         return Filtered(
             states[:, :n], states[:, n:], covariance, jnp.concatenate([jnp.zeros_like(surprise[:1]), surprise])

@@ -19,13 +19,14 @@ import scipy.linalg
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
+from phast.components.parameter import Positive
 from phast.components.spline import AbstractSmooth
 from phast.datasets import Trajectories
 from phast.derivatives import Samples
 from phast.errors import InputError
-from phast.forecaster import Core
+from phast.forecaster import Core, Held, steps_of
 from phast.hamiltonian import PortHamiltonian
-from phast.horizon import fit_window, improve
+from phast.horizon import Evidence, Noise, balance, fit_window, improve
 from phast.integrators import Timestep
 from phast.manifold import Manifold
 from phast.models import parameter_count
@@ -55,10 +56,11 @@ def levenberg_marquardt(
     theta: Float[Array, " k"],
     local: Any,
     *,
+    floor: Float[Array, " k"],
     iterations: int,
     tolerance: float,
 ) -> tuple[Float[Array, " k"], Any, Normal]:
-    """Minimise |r(θ, x)|² + |prior(θ)|² over θ and the local unknowns x that ``linearise`` eliminates.
+    """Minimise |r(θ, x)|² + |prior(θ)|² over θ ≥ ``floor`` and the local unknowns x that ``linearise`` eliminates.
 
     ``move`` says where the x go with a step of θ, and ``cost`` improves them there.
 
@@ -77,7 +79,8 @@ def levenberg_marquardt(
         promised = float(jnp.dot(step, ridge * step - gradient))
         if promised <= max(tolerance * best, _NEGLIGIBLE):
             break
-        proposal, moved = theta + step, move(local, normal.local, step)
+        proposal = jnp.maximum(theta + step, floor)
+        moved = move(local, normal.local, proposal - theta)
         misfit, moved = cost(proposal, moved)
         total = float(misfit + jnp.sum(prior(proposal) ** 2))
         if np.isfinite(total) and total <= best:
@@ -109,7 +112,7 @@ def match(
     system: PortHamiltonian,
     samples: Samples,
     *,
-    deviation: float,
+    deviation: float | Float[np.ndarray, " n"],
     smoothness: float = 1.0,
     iterations: int = 15,
     chunk: int = 500,
@@ -143,6 +146,7 @@ def match(
         lambda t: roughness(rebuild(t), smoothness),
         theta,
         None,
+        floor=_floor(system),
         iterations=iterations,
         tolerance=1e-3,
     )
@@ -150,7 +154,9 @@ def match(
 
 
 def _in_chunks(arrays: Any, chunk: int) -> Any:
-    """Each array with its leading axis cut into (chunks, chunk); what does not fill a chunk is left out."""
+    """Each array with its leading axis cut into chunks of at most this size, as equal as leaves the fewest over."""
+    count = len(jax.tree.leaves(arrays)[0])
+    chunk = count // -(-count // chunk)
     return jax.tree.map(lambda x: jnp.asarray(x[: len(x) // chunk * chunk]).reshape(-1, chunk, *x.shape[1:]), arrays)
 
 
@@ -162,24 +168,17 @@ def _nothing(size: int) -> tuple[Array, Array, Array]:
 
 
 class Identified(NamedTuple):
-    """A fitted system and what the data say about its coefficients.
-
-    ``information`` is that of the data alone, in the raveled order of the trainable leaves; ``covariance`` includes
-    the smoothness prior. ``rms`` is the root mean square of the position residuals over ``count`` of them.
-    """
+    """A fitted system and what the data say about its coefficients."""
 
     system: PortHamiltonian
-    information: Float[np.ndarray, "k k"]
-    covariance: Float[np.ndarray, "k k"]
-    rms: float
-    count: int
+    evidence: Evidence
 
 
 def shoot(
     core: Core,
     windows: Trajectories,
     *,
-    noise: float,
+    noise: Noise,
     smooth: bool = True,
     iterations: int = 12,
     chunk: int = 50,
@@ -190,9 +189,9 @@ def shoot(
     noise need next to none.
     """
     theta, rebuild = coefficients_of(core.system)
-    batches = _in_chunks((windows.q, None if windows.u is None else windows.u[:, :-1]), min(chunk, len(windows)))
+    batches = _in_chunks((windows.q, held_over(windows)), min(chunk, len(windows)))
     states = _first_states(core, windows.manifold, batches, windows.dt)
-    problem = _Shooting(core, rebuild, windows.manifold, noise)
+    problem, floor = _Shooting(core, rebuild, windows.manifold, noise), _floor(core.system)
 
     def run(theta, states, weights):
         kept, states = problem.explained(theta, states, batches)
@@ -204,6 +203,7 @@ def shoot(
             lambda t: roughness(rebuild(t), jnp.asarray(weights)),
             theta,
             states,
+            floor=floor,
             iterations=iterations,
             tolerance=0.1 / count,
         )
@@ -217,14 +217,29 @@ def shoot(
             break
     jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.asarray(weights)))(theta)
     excess = _excess(normal, count)
-    covariance = excess * np.linalg.pinv(np.asarray(normal.matrix + jacobian.T @ jacobian), hermitian=True)
-    rms = float(np.sqrt(float(normal.cost) / count)) * noise
-    return Identified(rebuild(theta), np.asarray(normal.matrix) / excess, covariance, rms, count)
+    covariance = excess * _scaled_inverse(np.asarray(normal.matrix + jacobian.T @ jacobian))
+    rms = float(np.sqrt(float(normal.cost) / count)) * balance(noise, windows.manifold.size)[0]
+    evidence = Evidence(np.asarray(normal.matrix) / excess, covariance, rms, count)
+    return Identified(rebuild(theta), evidence)
+
+
+def _scaled_inverse(matrix: Float[np.ndarray, "k k"]) -> Float[np.ndarray, "k k"]:
+    """The pseudo-inverse, in units in which the diagonal is one: a coefficient's unit does not make it unknown."""
+    scale = 1.0 / np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny))
+    return np.linalg.pinv(matrix * np.outer(scale, scale), hermitian=True) * np.outer(scale, scale)
 
 
 def _excess(normal: "Normal", count: int) -> float:
     """By how much squared residuals exceed what the noise explains: a model's own error counts as noise too."""
     return max(float(normal.cost) / count, 1.0)
+
+
+def held_over(windows: Trajectories) -> Held | None:
+    """What is held between the samples of each window; None where there are no inputs and all steps are even."""
+    if windows.u is None and windows.stretch is None:
+        return None
+    u, stretch = (None if x is None else jnp.asarray(x[:, :-1]) for x in (windows.u, windows.stretch))
+    return Held(u, None if stretch is None else stretch[..., 0])
 
 
 class _Shooting:
@@ -239,8 +254,10 @@ class _Shooting:
     guess explains (``kept`` = 0) are left out.
     """
 
-    def __init__(self, core: Core, rebuild: Callable[[Array], PortHamiltonian], manifold: Manifold, noise: float):
+    def __init__(self, core: Core, rebuild: Callable[[Array], PortHamiltonian], manifold: Manifold, noise: Noise):
         n = manifold.size
+        typical, share = balance(noise, n)
+        each = jnp.broadcast_to(jnp.asarray(noise, dtype=float), (n,))
         pieces = core.transition.timestep.pieces()
         substeps, h = len(pieces), pieces[0]
         single = eqx.tree_at(lambda t: t.timestep, core.transition, Timestep(h))
@@ -250,29 +267,31 @@ class _Shooting:
             return jnp.concatenate(Core(rebuild(theta), single)(x[:n], x[n:], u))
 
         def field(theta, x, u):
-            return jnp.concatenate(rebuild(theta).vector_field(x[:n], x[n:], u))[moved]
+            return jnp.concatenate(rebuild(theta).vector_field(x[:n], x[n:], None if u is None else u.u))[moved]
 
         def trace(theta, x, y, u):
-            """The path in substeps, and the input over each."""
-            u = None if u is None else jnp.repeat(u, substeps, axis=0)
+            """The path in substeps, and what is held over each."""
+            u = jax.tree.map(lambda each: jnp.repeat(each, substeps, axis=0), u)
             step = lambda x, u: (advance(theta, x, u),) * 2  # noqa: E731
             path = jax.lax.scan(step, x, u, length=substeps * (y.shape[0] - 1))[1]
             return jnp.concatenate([x[None], path]), u
 
         def misfit(path, y):
-            return manifold.difference(path[::substeps, :n], y).reshape(-1) / noise
+            return (manifold.difference(path[::substeps, :n], y) / each).reshape(-1)
 
         def eliminate(theta, x, y, u, kept):
             path, u = trace(theta, x, y, u)
             along = (None, 0, None if u is None else 0)
+            length = h if u is None or u.stretch is None else h * u.stretch[:, None, None]
             by_state = jax.vmap(jax.jacfwd(advance, argnums=1), along)(theta, path[:-1], u)
             slopes = jax.vmap(jax.jacrev(field), along)(theta, 0.5 * (path[1:] + path[:-1]), u)
-            carried = 0.5 * h * (jnp.eye(2 * n) + by_state)[:, :, moved] @ slopes
+            carried = 0.5 * length * (jnp.eye(2 * n) + by_state)[:, :, moved] @ slopes
             start = jnp.concatenate([jnp.eye(2 * n), jnp.zeros((2 * n, theta.size))], axis=1)
             added = jnp.concatenate([jnp.zeros_like(by_state), carried], axis=2)
             grow = lambda s, step: (step[0] @ s + step[1], s[:n])  # noqa: E731
             last, before = jax.lax.scan(grow, start, (by_state, added))
-            jacobian = jnp.concatenate([before[::substeps], last[None, :n]]).reshape(-1, 2 * n + theta.size) / noise
+            jacobian = jnp.concatenate([before[::substeps], last[None, :n]]) / each[:, None]
+            jacobian = jacobian.reshape(-1, 2 * n + theta.size)
             r, by_x, by_theta = misfit(path, y), jacobian[:, : 2 * n], jacobian[:, 2 * n :]
             scale = 1.0 / jnp.sqrt(jnp.sum(by_x**2, axis=0) + 1e-300)
             normal = (by_x * scale).T @ (by_x * scale)
@@ -293,8 +312,9 @@ class _Shooting:
         def settle(theta, x, y, u, iterations):
             """The state near x that explains the window best, and how well."""
             model = Core(rebuild(theta), core.transition)
-            found = improve(model, manifold, y, jnp.ones(y.shape[0]), x, u, iterations=iterations)
-            return found.misfit / noise**2, found.start
+            weights = jnp.broadcast_to(share, y.shape)
+            found = improve(model, manifold, y, weights, x, u, iterations=iterations)
+            return found.misfit / typical**2, found.start
 
         def cost(theta, batches):
             def one(x, y, u, kept):
@@ -328,10 +348,10 @@ def _first_states(core: Core, manifold: Manifold, batches: tuple, dt: float) -> 
     """States at the start of each window, fitted to its first samples."""
     y, u = batches
     head = min(y.shape[2], 10)
-    weights = jnp.ones(head)
+    weights = jnp.ones((head, y.shape[3]))
 
     def one(y, u):
-        return fit_window(core, manifold, dt, y[:head], weights, None if u is None else u[: head - 1]).start
+        return fit_window(core, manifold, dt, y[:head], weights, steps_of(u, 0, head - 1)).start
 
     return jax.lax.map(lambda batch: jax.vmap(one)(*batch), (y, u))
 
@@ -348,6 +368,20 @@ def coefficients_of(system: PortHamiltonian) -> tuple[Float[Array, " k"], Callab
     if theta.size > LARGEST_FIT:
         raise InputError(f"{theta.size} coefficients are too many for a second-order fit: the limit is {LARGEST_FIT}")
     return theta, lambda t: eqx.combine(unravel(t), static)
+
+
+_NEAR_ZERO = -20.0  # a positive coefficient of 2e-9 units: none, and still with a slope
+
+
+def _floor(system: PortHamiltonian) -> Float[Array, " k"]:
+    """How low each trainable number may go: what becomes zero must not run away to minus infinity."""
+    lowest = lambda node: jax.tree.map(lambda x: jnp.full_like(x, _limit(node)), node)  # noqa: E731
+    params = eqx.filter(system, eqx.is_inexact_array)
+    return ravel_pytree(jax.tree.map(lowest, params, is_leaf=lambda node: isinstance(node, Positive)))[0]
+
+
+def _limit(node: Any) -> float:
+    return _NEAR_ZERO if isinstance(node, Positive) else -jnp.inf
 
 
 def smooth_fields(system: PortHamiltonian) -> list[AbstractSmooth]:

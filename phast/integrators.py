@@ -285,7 +285,10 @@ class AbstractTransition(eqx.Module):
     timestep: eqx.AbstractVar[Timestep]
 
     @abstractmethod
-    def __call__(self, system: PortHamiltonian, q, p, u: Float[Array, " inputs"] | None = None) -> State: ...
+    def __call__(
+        self, system: PortHamiltonian, q, p, u: Float[Array, " inputs"] | None = None, stretch: Scalar = 1.0
+    ) -> State:
+        """The state after ``stretch`` times the timestep: samples need not be evenly spaced."""
 
 
 class RungeKutta(AbstractTransition):
@@ -296,7 +299,7 @@ class RungeKutta(AbstractTransition):
 
     timestep: Timestep
 
-    def __call__(self, system, q, p, u=None):
+    def __call__(self, system, q, p, u=None, stretch=1.0):
         n = q.shape[0]
 
         def field(x):
@@ -309,7 +312,7 @@ class RungeKutta(AbstractTransition):
             k4 = field(x + dt * k3)
             return x + dt / 6.0 * (k1 + 2.0 * k2 + 2.0 * k3 + k4), None
 
-        pieces = jnp.stack([jnp.asarray(piece, q.dtype) for piece in self.timestep.pieces()])
+        pieces = stretch * jnp.stack([jnp.asarray(piece, q.dtype) for piece in self.timestep.pieces()])
         return _split(jax.lax.scan(substep, jnp.concatenate([q, p]), pieces)[0])
 
 
@@ -320,14 +323,15 @@ class Transition(AbstractTransition):
     damping: AbstractDampingStep
     timestep: Timestep
 
-    def __call__(self, system, q, p, u=None):
+    def __call__(self, system, q, p, u=None, stretch=1.0):
         if self.core.needs_separable and not system.separable:
             raise TypeError(
                 f"{type(self.core).__name__} needs a constant mass, but {type(system.mass).__name__} depends on q: "
                 "use ImplicitMidpoint() or CayleyNeumann() as the core"
             )
         force = 0.0 if u is None else system.input_force(u)
-        for dt in self.timestep.pieces():
+        for piece in self.timestep.pieces():
+            dt = stretch * piece
             p = self.damping.step(system, q, p, 0.5 * dt)
             q, p = self.core.step(system, q, p, force, dt)
             p = self.damping.step(system, q, p, 0.5 * dt)

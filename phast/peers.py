@@ -187,7 +187,7 @@ class Sharp(AbstractPeer):
         return None
 
     def fit(self, system, data, choice, seed):
-        model = sharpen(composition(self.model)(system, data), data, seed=seed).model
+        model = sharpen(composition(self.model)(system, data), data, seed=seed)
 
         def rollout(contexts: Float[np.ndarray, "B K n"], horizon: int) -> Float[np.ndarray, "B H n"]:
             return np.asarray(roll_out(takeover, model, jnp.asarray(contexts), horizon))

@@ -162,13 +162,13 @@ class SharpPreset(AbstractPreset):
             raise InputError(f"the sharp preset has no variations: {experiment.model_folder} belongs to the paper's")
         for seed in seeds:
             begun = time.perf_counter()
-            found = sharpen(
+            model = sharpen(
                 compose(simulator, data.train),
                 data.train,
                 seed=seed,
                 on_stage=lambda stage, seed=seed: watch.on_stage(f"seed {seed}, {stage}"),
             )
-            yield Trained(found.model, 0, 0.0, time.perf_counter() - begun)
+            yield Trained(model, 0, 0.0, time.perf_counter() - begun)
 
     def judge(self, model, test, truth, noise):
         return evaluate(model, test, truth=truth, noise=noise)

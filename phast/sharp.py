@@ -7,7 +7,6 @@ and says how sure it is. It computes in float64.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,11 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from phast.components.damping import AbstractDamping, PSDDamping, SplineDamping, SumDamping, WindyDamping
+from phast.components.damping import (
+    AbstractDamping,
+    PSDDamping,
+    SplineDamping,
+    SumDamping,
+    WindyDamping,
+    depends_on_velocity,
+)
 from phast.components.mass import AbstractMass, ConstantMass
 from phast.components.potential import (
     AbstractPotential,
     PairPotential,
+    Scaled,
     SeriesPotential,
     SplinePotential,
     Sum,
@@ -27,12 +34,12 @@ from phast.components.potential import (
 )
 from phast.components.spline import Grid
 from phast.datasets import Trajectories, refuse_turns
-from phast.derivatives import choose_smoother, differentiate, noise_scale
+from phast.derivatives import choose_smoother, differentiate, evenly, noise_scale
 from phast.errors import InputError
 from phast.forecaster import Core
 from phast.hamiltonian import PortHamiltonian
-from phast.horizon import ModelAware, smoothed_ends
-from phast.identify import Identified, match, shoot
+from phast.horizon import ModelAware, Noise, smoothed_ends
+from phast.identify import held_over, match, shoot
 from phast.integrators import (
     AbstractTransition,
     DiscreteGradient,
@@ -71,7 +78,7 @@ def partial_system(
     pairs: bool = False,
 ) -> PortHamiltonian:
     """PARTIAL: the template plus a free residual; a free D(q) unless a damping law is given."""
-    potential = Sum((template, *_free_potential(data, pairs)))
+    potential = Sum((template, *free_potential(data, pairs)))
     return PortHamiltonian(potential, mass, free_damping(data) if damping is None else damping)
 
 
@@ -83,14 +90,20 @@ def unknown_system(
     pairs: bool = False,
 ) -> PortHamiltonian:
     """UNKNOWN: V and D are free. M is the anchor of the scale that V, M and D share, and not learned."""
-    return PortHamiltonian(Sum(_free_potential(data, pairs)), mass, free_damping(data) if damping is None else damping)
+    return PortHamiltonian(Sum(free_potential(data, pairs)), mass, free_damping(data) if damping is None else damping)
 
 
-def _free_potential(data: Trajectories, pairs: bool) -> tuple[AbstractPotential, ...]:
+def free_potential(data: Trajectories, pairs: bool, *, unit: float = 1.0) -> tuple[AbstractPotential, ...]:
     """Cubic splines along each coordinate and over a pair; a series of products where there are more.
 
-    With ``pairs`` the coordinates are points in the plane, and a spline of every distance takes their place.
+    With ``pairs`` the coordinates are points in the plane, and a spline of every distance takes their place. ``unit``
+    is the energy that coefficients are counted in.
     """
+    parts = _free_parts(data, pairs)
+    return parts if unit == 1.0 else tuple(Scaled(part, unit) for part in parts)
+
+
+def _free_parts(data: Trajectories, pairs: bool) -> tuple[AbstractPotential, ...]:
     n, q = data.manifold.size, jnp.asarray(data.q.reshape(-1, data.manifold.size))
     if pairs:
         if n < 4 or n % 2 or any(data.manifold.circles):
@@ -101,12 +114,12 @@ def _free_potential(data: Trajectories, pairs: bool) -> tuple[AbstractPotential,
     return tuple(SplinePotential.flat(grid) for grid in _grids(data.manifold, q, _ALONG[n][0], _ACROSS[0]))
 
 
-def free_damping(data: Trajectories) -> AbstractDamping:
+def free_damping(data: Trajectories, *, unit: float = 1.0) -> AbstractDamping:
     """Hats along each coordinate and over a pair; a constant matrix where there are more."""
     n, q = data.manifold.size, jnp.asarray(data.q.reshape(-1, data.manifold.size))
     if n not in _ALONG:
-        return PSDDamping.uninformed(n)
-    parts = tuple(SplineDamping.uninformed(grid) for grid in _grids(data.manifold, q, _ALONG[n][1], _ACROSS[1]))
+        return PSDDamping.uninformed(n, unit)
+    parts = tuple(SplineDamping.uninformed(grid, unit) for grid in _grids(data.manifold, q, _ALONG[n][1], _ACROSS[1]))
     return parts[0] if n == 1 else SumDamping(parts)
 
 
@@ -120,67 +133,77 @@ def _grids(manifold: Manifold, q: Float[Array, "samples n"], along: int, across:
 # --- the fit ---------------------------------------------------------------------------------------------------------
 
 
-class Sharpened(NamedTuple):
-    """A forecaster and how it was identified; ``noise`` is the noise on the positions that was found or given."""
-
-    model: ModelAware
-    identified: Identified
-    noise: float
-
-
 def sharpen(
     system: PortHamiltonian,
     data: Trajectories,
     *,
     seed: int = 0,
-    noise: float | None = None,
+    noise: Noise | None = None,
     context: int = 10,
+    window: int = WINDOW,
     passive: bool = False,
     on_stage: Callable[[str], None] = lambda stage: None,
-) -> Sharpened:
+) -> ModelAware:
     """Fit every learned coefficient of ``system`` to positions, in two stages; ``seed`` draws the samples used.
 
-    The forecaster steps as :func:`sharpest` finds best, or, with ``passive``, by :func:`passive_transition`.
+    ``noise`` on the positions is found where it is not given. The forecaster takes its states from ``context`` samples
+    and steps as :func:`sharpest` finds best, or, with ``passive``, by :func:`passive_transition`.
     """
-    if not jax.config.jax_enable_x64:
-        raise InputError("the sharp preset computes in float64: call phast.enable_float64() first")
+    require_float64()
     check_motion(data)
     if data.q.size < 2 * parameter_count(system):
         raise InputError(
             f"{data.q.size} positions are too few for {parameter_count(system)} coefficients: record more, or give a "
             "template and a damping law (regime 'known')"
         )
-    rng = np.random.default_rng(seed)
-    noise = noise_scale(data) if noise is None else noise
+    rng, n = np.random.default_rng(seed), data.manifold.size
+    even = evenly(data)
+    noise = noise_scale(even) if noise is None else np.broadcast_to(np.asarray(noise, dtype=float), (n,))
     on_stage("matching accelerations")
-    smoother = choose_smoother(data, noise)
-    samples = differentiate(data, smoother)
+    smoother = choose_smoother(even, noise)
+    samples = differentiate(even, smoother)
     chosen = rng.permutation(len(samples.q))[:MATCH_SAMPLES]
     samples = jax.tree.map(lambda x: x[chosen], samples)
     passed = noise * float(np.linalg.norm(smoother.kernels(data.dt)[2]))
-    system = match(system, samples, deviation=max(passed, 1e-3 * float(np.std(samples.a)), 1e-12))
+    system = match(system, samples, deviation=np.maximum(passed, 1e-3 * np.std(samples.a, axis=0) + _TINY))
 
     on_stage("choosing the time step")
-    length = min(WINDOW, data.length)
+    length = min(window, data.length)
     windows = data.windows(length, length)
-    n = data.manifold.size
     enough = max(SHOOT_SAMPLES // (length * n**3), RESIDUALS_EACH * parameter_count(system) // (length * n), 50)
     windows = windows.subset(rng.permutation(len(windows))[:enough])
-    least = max(CLEAN * float(np.std(windows.q)), 1e-12)
-    transition = sharpest(system, windows.subset(slice(0, 100)), tolerance=max(0.1 * noise, least))
+    least = CLEAN * np.std(windows.q, axis=(0, 1)) + _TINY
+    transition = sharpest(system, windows.subset(slice(0, 100)), tolerance=np.maximum(0.1 * noise, least))
     on_stage("shooting over windows")
-    identified = shoot(
+    found = shoot(
         Core(system, transition),
         windows,
-        noise=max(noise, least),
-        smooth=noise > least,
+        noise=tuple(map(float, np.maximum(noise, least))),
+        smooth=bool((noise > least).any()),
         iterations=max(ITERATIONS // n, 4),
     )
-    if not np.isfinite(identified.rms):
+    if not np.isfinite(found.evidence.rms):
         raise FloatingPointError("the fit diverged: check the units and dt, or give a template and a damping law")
     transition = passive_transition(data.dt) if passive else transition
-    model = ModelAware(Core(identified.system, transition), data.manifold, data.dt, window=context, noise=noise)
-    return Sharpened(model, identified, noise)
+    core = Core(found.system, transition)
+    return ModelAware(core, data.manifold, data.dt, context, tuple(map(float, noise)), found.evidence)
+
+
+_TINY = np.finfo(float).tiny
+
+
+def require_float64() -> None:
+    """Refuse to fit to second order in single precision."""
+    if not jax.config.jax_enable_x64:
+        raise InputError("the sharp preset computes in float64: call phast.enable_float64() first")
+
+
+def natural_window(data: Trajectories) -> int:
+    """Samples in half a swing, within limits: long enough to feel friction, short enough to be explained."""
+    even = evenly(data)
+    samples = differentiate(even, choose_smoother(even, noise_scale(even)))
+    slowness = np.std(samples.q, axis=0) / np.maximum(np.std(samples.v, axis=0), _TINY)
+    return int(np.clip(np.pi * np.median(slowness) / data.dt, WINDOW, 5 * WINDOW))
 
 
 def check_motion(data: Trajectories) -> None:
@@ -196,22 +219,40 @@ def check_motion(data: Trajectories) -> None:
 SHORTEST = 8
 
 
-def sharpest(system: PortHamiltonian, windows: Trajectories, *, tolerance: float) -> AbstractTransition:
+def sharpest(
+    system: PortHamiltonian, windows: Trajectories, *, tolerance: float | Float[np.ndarray, " n"]
+) -> AbstractTransition:
     """The cheapest step over these windows that halving would not change by more than ``tolerance``.
 
-    Runge–Kutta first. Where even its smallest step does not settle (stiff damping), Strang splitting, whose damping
-    step is exact.
+    Runge–Kutta first. Where even its smallest step does not settle (stiff damping), or friction near rest would make it
+    chatter, Strang splitting, whose damping step is exact.
     """
-    dt, moved = windows.dt, float(np.std(windows.q))
+    dt, moved = windows.dt, np.std(windows.q, axis=(0, 1))
+    core = leapfrog() if system.separable else ImplicitMidpoint()
+    strang = Transition(core, ExactDamping(), Timestep(dt, 2 * SUBSTEPS[-1]))
+    if depends_on_velocity(system.damping) and _decay_at_rest(system, windows) * dt / SUBSTEPS[-1] > _STABLE:
+        return strang
     coarse = _final_positions(system, RungeKutta(Timestep(dt, SUBSTEPS[0])), windows)
     for count in SUBSTEPS:
         fine = _final_positions(system, RungeKutta(Timestep(dt, 2 * count)), windows)
-        error = float(jnp.sqrt(jnp.mean(windows.manifold.squared_error(fine, coarse))))
-        if error <= tolerance or (count == SUBSTEPS[-1] and error < 1e-2 * moved):
+        error = np.sqrt(np.mean(np.asarray(windows.manifold.squared_error(fine, coarse)), axis=0))
+        if (error <= tolerance).all() or (count == SUBSTEPS[-1] and (error < 1e-2 * moved).all()):
             return RungeKutta(Timestep(dt, count))
         coarse = fine
-    core = leapfrog() if system.separable else ImplicitMidpoint()
-    return Transition(core, ExactDamping(), Timestep(dt, 2 * SUBSTEPS[-1]))
+    return strang
+
+
+_STABLE = 2.7  # how far along the negative axis the classical Runge–Kutta method is stable
+
+
+def _decay_at_rest(system: PortHamiltonian, windows: Trajectories) -> float:
+    """The fastest rate at which friction would slow what hardly moves: the largest eigenvalue of M⁻¹ D(q, 0)."""
+
+    def fastest(q):
+        rest = system.damping.operator(q, jnp.zeros_like(q)).dense()
+        return jnp.max(jnp.abs(jnp.linalg.eigvals(jnp.linalg.solve(system.mass.operator(q).dense(), rest))))
+
+    return float(jnp.max(jax.vmap(fastest)(jnp.asarray(windows.q[:, 0]))))
 
 
 @eqx.filter_jit
@@ -220,13 +261,13 @@ def _final_positions(
 ) -> Float[Array, "W n"]:
     """Where each window ends, from the smoother's guess of its beginning."""
     core, q = Core(system, transition), jnp.asarray(windows.q)
-    weights, n = jnp.ones(windows.length), windows.manifold.size
+    present, n = jnp.ones(windows.length), windows.manifold.size
 
     def one(y, u):
-        x = smoothed_ends(core, windows.manifold, windows.dt, y, weights)[0]
+        x = smoothed_ends(core, windows.manifold, windows.dt, y, present)[0]
         return core.rollout(x[:n], x[n:], windows.length - 1, u)[0][-1]
 
-    return jax.vmap(one)(q, None if windows.u is None else jnp.asarray(windows.u)[:, :-1])
+    return jax.vmap(one)(q, held_over(windows))
 
 
 def passive_transition(dt: float, substeps: int = 8) -> Transition:

@@ -126,7 +126,7 @@ def noise_study(
 def _by_states(system: System, data: Split, noise: float) -> dict[str, np.ndarray]:
     noisy = (lambda part, seed: part.with_noise(noise, seed=seed)) if noise else (lambda part, seed: part)
     train, seen = noisy(data.train, 0), noisy(data.test, 2)
-    learned = sharpen(composition("phast-known")(system, train), train).model
+    learned = sharpen(composition("phast-known")(system, train), train)
     truth = ModelAware(_truth(system), system.manifold, system.dt, window=CONTEXT)
     end = CONTEXT + HORIZON
     contexts, after = jnp.asarray(seen.q[:, :CONTEXT]), jnp.asarray(data.test.q[:, CONTEXT:end])

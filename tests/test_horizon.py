@@ -75,7 +75,7 @@ def test_inputs_that_acted_on_the_window_are_reckoned_with(driven):
 
 def test_coefficients_are_found_under_known_inputs(driven):
     q, _, u = driven
-    found = sharpen(pendulum(6.0, 0.9), Trajectories(q, DT, ANGLE, u=u)).model.learned_system()
+    found = sharpen(pendulum(6.0, 0.9), Trajectories(q, DT, ANGLE, u=u)).learned_system()
     assert float(found.potential.scale()) == pytest.approx(1.0, abs=1e-5)
     assert float(found.damping.coefficients()) == pytest.approx(0.4, abs=1e-4)
 

@@ -251,7 +251,7 @@ class SeriesPotential(AbstractPotential, AbstractSmooth):
         """V = 0, up to this total degree, over the range of the samples."""
         low, high = jnp.min(q, axis=0), jnp.max(q, axis=0)
         indices = _multi_indices(manifold.circles, degree)
-        centre, reach = 0.5 * (low + high), 0.5 * (high - low) + 1e-6
+        centre, reach = 0.5 * (low + high), 0.5 * (high - low) * (1.0 + 1e-6) + jnp.finfo(q.dtype).tiny
         return cls(jnp.zeros(len(indices)), manifold, indices, tuple(map(float, centre)), tuple(map(float, reach)))
 
     def __call__(self, q):
@@ -336,6 +336,16 @@ class PairPotential(AbstractPotential):
     def __call__(self, q):
         distances = _pair_distances(q)
         return sum(law(distances[i : i + 1]) for i, law in enumerate(self.laws))
+
+
+class Some(AbstractPotential):
+    """V of some of the coordinates, by their places."""
+
+    template: AbstractPotential
+    places: tuple[int, ...]
+
+    def __call__(self, q):
+        return self.template(jnp.stack([q[i] for i in self.places]))
 
 
 class Sum(AbstractPotential):

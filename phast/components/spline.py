@@ -56,7 +56,7 @@ class Grid(eqx.Module):
         """A grid with ``count`` nodes per spanned coordinate over the range of the samples."""
         spanned = tuple(range(manifold.size)) if axes is None else axes
         low, high = jnp.min(q, axis=0), jnp.max(q, axis=0)
-        margin = 0.02 * (high - low) + 1e-6
+        margin = 0.02 * (high - low) + jnp.finfo(q.dtype).tiny
         return cls(
             manifold,
             (count,) * len(spanned),
