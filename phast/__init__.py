@@ -18,12 +18,12 @@ Data flows down this list, and a module imports only from modules above it::
     flow                        forecasts by a plain vector field
     metrics, runs, suite,
     studies                     judging, records, many of them, what decides
-    api, plots, tables,
-    catalogue                   what a user calls; figures; the paper's numbers, table by table
+    api, tables, foresight,
+    plots, catalogue            what a user calls; the paper's numbers, table by table; forecasts of files; figures
     curves, gallery, report,
     peers                       what is drawn; the paper's figures; a page; other tools
     demo, bench, console,
-    research, cli               the main job; measurements; the command line
+    research, own, cli          the main job; measurements; the command line
 
 Names are imported when they are first used, so ``import phast`` is cheap.
 """
@@ -72,6 +72,7 @@ MODULES = (
     "suite",
     "studies",
     "api",
+    "foresight",
     "plots",
     "tables",
     "catalogue",
@@ -83,6 +84,7 @@ MODULES = (
     "bench",
     "console",
     "research",
+    "own",
     "cli",
 )
 
