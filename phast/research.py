@@ -10,7 +10,7 @@ import typer
 
 from phast.console import Float64, JsonFile, RunsShown, print_table, sections, stages, training, write_json
 from phast.errors import InputError
-from phast.files import write_atomically
+from phast.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from phast.suite import Job
@@ -135,6 +135,7 @@ def _carry_out(
     if not left:
         return []
     client = None if scheduler is None else connect(scheduler)
+    check_writable(results)
     count = min(jobs or cores(), len(left))
     failures = []
     with RunsShown(sum(len(job.seeds) for job in wanted), lambda: count_done(results, wanted)) as shown:
@@ -436,6 +437,7 @@ def _bench_peers(
         noises = [float(level) for level in _listed(noise, NOISES)]
     except ValueError:
         raise InputError(f"--noise '{noise}': give numbers separated by commas, e.g. 0,0.01") from None
+    check_writable(results)
     enable_float64()
     records = compare(results, chosen, names, noises, tell=lambda line: print(line, file=sys.stderr, flush=True))
     for each in chosen:

@@ -1,18 +1,23 @@
 """The commands of research: lists, tables in every form, figures from fitted models, mistakes in one line."""
 
+import io
 import json
+import time
 
 import jax
 import matplotlib.pyplot as plt
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
-from phast import gallery
+from phast import console, gallery
 from phast.catalogue import NOT_YET, TABLES
 from phast.checkpoint import save
 from phast.datasets import Split, simulate
 from phast.models import MODELS
 from phast.research import FIGURES
 from phast.runs import Experiment, write_record
+from phast.suite import Finished, Job
 
 METRICS = {"rollout_theta_wrap_mse_h100": 0.05, "damping_r2": 0.5, "damping_mae": 0.1}
 
@@ -73,6 +78,8 @@ MISTAKES = {
     "no document": ("reproduce rlc --records-only --into {new}/none.md", "cannot read"),
     "no place": ("reproduce rlc --records-only --into {new}/empty.md", "has no place <!-- rlc -->"),
     "no models": ("reproduce gallery-rollouts --records-only --results {new}", "no fitted model of pendulum-windy"),
+    "a file for a folder": ("suite --system rlc --results {new}/empty.md", "cannot write into {new}/empty.md"),
+    "peers into a file": ("bench peers --results {new}/empty.md", "cannot write into {new}/empty.md"),
     "no scheduler": ("suite --system rlc --results {new} --scheduler nowhere", "no Dask scheduler answers at nowhere"),
 }
 
@@ -81,8 +88,26 @@ MISTAKES = {
 def test_mistakes_are_one_line_and_leave_nothing_behind(run, tmp_path, words, said):
     (tmp_path / "empty.md").write_text("")
     code, _, err = run(*words.format(new=tmp_path).split())
-    assert code == 2 and len(err.splitlines()) == 1 and said in err, err
+    assert code == 2 and len(err.splitlines()) == 1 and said.format(new=tmp_path) in err, err
     assert [path.name for path in tmp_path.iterdir()] == ["empty.md"]
+
+
+def test_a_bar_tells_what_is_running_what_is_left_and_how_long_it_takes(monkeypatch):
+    """On a terminal, where the runs of a suite are minutes apart."""
+    shown, clock, done = io.StringIO(), [0.0], [3]
+    terminal = Console(file=shown, force_terminal=True, width=150)
+    monkeypatch.setattr(console, "_bar", lambda: Progress(*Progress.get_default_columns(), console=terminal))
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    job = Job(Experiment("rlc", "gru"), (0, 1))
+    with console.RunsShown(9, lambda: done[0]) as bar:
+        bar.started(job)
+        clock[0], done[0] = 600.0, 5
+        deadline = time.time() + 20
+        while "to go" not in shown.getvalue() and time.time() < deadline:
+            time.sleep(0.05)
+        bar.finished(Finished(job, None, 600.0))
+    assert "1 running, 4 left, about 20 min to go" in shown.getvalue()
+    assert "gru on rlc (paper), seeds 0, 1: done (600 s)" in shown.getvalue() and "-:--" not in shown.getvalue()
 
 
 @pytest.mark.usefixtures("float64", "quick_compile")
