@@ -3,6 +3,7 @@
 import io
 import json
 import time
+from pathlib import Path
 
 import jax
 import matplotlib.pyplot as plt
@@ -15,10 +16,15 @@ from phast.catalogue import NOT_YET, TABLES
 from phast.checkpoint import save
 from phast.datasets import Split, simulate
 from phast.models import MODELS
-from phast.research import FIGURES
+from phast.research import FIGURES, noise_curves, noise_rows
 from phast.runs import Experiment, write_record
+from phast.studies import LEVELS, noise_study, noise_study_paths
 from phast.suite import Finished, Job
+from phast.systems import system
+from phast.tables import Sheet, between_marks
 
+ROOT = Path(__file__).parent.parent
+FORMS = {"txt", "md", "tex", "json"}
 METRICS = {"rollout_theta_wrap_mse_h100": 0.05, "damping_r2": 0.5, "damping_mae": 0.1}
 
 
@@ -45,7 +51,7 @@ def test_a_table_from_records_alone_in_every_form(run, results, tmp_path):
     words = ("reproduce", "partial-cap", "--records-only", "--results", results)
     code, out, err = run(*words, "-o", tmp_path / "out", "--json", tmp_path / "all.json")
     assert (code, err) == (0, "") and "unbounded" in out and "0.059 ± 0.007" in out and "bound 0.5" not in out
-    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".txt", ".md", ".tex", ".json"}
+    assert {path.suffix.removeprefix(".") for path in (tmp_path / "out").iterdir()} == FORMS
     (table,) = json.loads((tmp_path / "all.json").read_text())
     assert table["rows"][0]["published"] == [0.059, 0.007]
     for form, mark in (("markdown", "| unbounded |"), ("latex", r"\toprule"), ("json", '"model": "unbounded"')):
@@ -61,6 +67,24 @@ def test_a_table_is_renewed_inside_a_document(run, results, tmp_path):
     assert "old" not in text and text.endswith("<!-- /partial-cap -->\nafter\n")
 
 
+def test_one_that_cannot_be_made_takes_no_other_with_it(run, results, tmp_path):
+    names = ("gallery-damping", "primitives-timing", "partial-cap")
+    code, out, err = run("reproduce", *names, "--records-only", "--results", results, "-o", tmp_path / "out")
+    assert code == 1 and "unbounded" in out and len(err.splitlines()) == 2
+    assert "failed: gallery-damping: no fitted model" in err and "failed: primitives-timing: " in err
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"partial-cap.{end}" for end in FORMS}
+
+
+def test_the_noise_table_of_the_docs_is_that_of_the_records():
+    folder, windy = ROOT / "results", system("pendulum-windy")
+    assert all(path.exists() for path in noise_study_paths(folder, windy))  # nothing is run here
+    records = noise_study(folder, windy, on_stage=lambda stage: None)
+    rows = noise_rows(noise_curves(records), LEVELS)
+    text = (ROOT / "docs" / "sharp.md").read_text()
+    start, end = between_marks(text, "noise-study")
+    assert text[start:end] == Sheet("", rows[0], rows[1:], []).markdown()
+
+
 def test_the_state_of_a_suite(run, results):
     words = ("suite", "--status", "--results", results, "--system", "rlc", "--model", "gru,s5", "--seeds", 2)
     assert "0 of 4 runs have a record" in run(*words)[1]
@@ -73,8 +97,13 @@ MISTAKES = {
     "unknown preset": ("suite --preset best", "unknown preset 'best'"),
     "no system": ("suite --system , --status", "names nothing"),
     "not yet": ("reproduce gauge-freedom", "cannot be made yet"),
-    "unknown table": ("reproduce tabel", "unknown table 'tabel'"),
+    "unknown table": ("reproduce overveiw", "'overveiw': did you mean 'overview'"),
     "a table is no figure": ("reproduce rlc --plot {new}/x.png", "--plot draws one figure"),
+    "no records of a study": (
+        "reproduce noise-study --records-only --results {new}",
+        "seed-0.json: no such record: leave --records-only out",
+    ),
+    "a figure without records": ("reproduce velocity-study --records-only", "leave --records-only out"),
     "no document": ("reproduce rlc --records-only --into {new}/none.md", "cannot read"),
     "no place": ("reproduce rlc --records-only --into {new}/empty.md", "has no place <!-- rlc -->"),
     "no models": ("reproduce gallery-rollouts --records-only --results {new}", "no fitted model of pendulum-windy"),
