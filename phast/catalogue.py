@@ -12,6 +12,7 @@ from phast.tables import (
     OTHERS,
     REGIMES,
     AbstractTable,
+    Costs,
     Row,
     Summary,
     Table,
@@ -160,6 +161,14 @@ _PAPER = (
 )
 
 _OURS = (
+    Costs("suite-cost", "What the suite costs: thirteen benchmarks, ten models, five seeds, the paper's recipe"),
+    Table(
+        "baseline-angles",
+        "Baselines that see an angle as (sin, cos) instead of one wrapped number, on Windy Pendulum",
+        tuple(Row(Experiment(_WINDY, model, variation=(("features", "sincos"),)), model) for model in BASELINES),
+        _ROLLOUT,
+        seeds=1,
+    ),
     Table(
         "why-better",
         "Why our KNOWN forecasts better than the published one: what the paper leaves open, one choice at a time",

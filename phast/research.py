@@ -117,12 +117,13 @@ def suite(
         raise InputError("--system or --model names nothing: see `phast systems` and `phast models`")
     wanted = [Job(Experiment(s, m, preset, noise), tuple(range(seeds))) for s in systems for m in models]
     failures = [] if status else _carry_out(results, wanted, jobs, scheduler)
-    sums = cost(results, wanted)
+    records = records_of(results, wanted)
+    sums = cost(records, wanted)
     print(
         f"{sums.done} of {sums.total} runs have a record in {results}/: {_duration(sums.spent)} of running. "
         f"All of them: about {_duration(sums.whole)}."
     )
-    write_json(json_file, records_of(results, wanted))
+    write_json(json_file, records)
     _report_failures(failures)
 
 

@@ -81,6 +81,12 @@ class Experiment:
         return chosen if self.dt is None else dataclasses.replace(chosen, dt=self.dt)
 
 
+def key_of(record: Record) -> Experiment:
+    """The experiment that a record belongs to."""
+    variation = tuple(record.get("variation", {}).items())
+    return Experiment(record["system"], record["model"], record["preset"], record["noise"], variation, record.get("dt"))
+
+
 # --- presets ---------------------------------------------------------------------------------------------------------
 
 

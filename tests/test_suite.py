@@ -137,12 +137,19 @@ def test_a_damaged_record_is_named(tmp_path, content):
     assert records_of(tmp_path, [Job(KNOWN, (0,))]) == [GOOD]
 
 
-def test_what_a_suite_costs(tmp_path):
-    other = Experiment("rlc", "phast-known", "tiny")
-    for experiment, seed, seconds in ((KNOWN, 0, 2.0), (KNOWN, 1, 4.0)):
-        about = {"seconds": {"train": seconds - 1.0, "evaluate": 1.0}}
-        runs.write_record(experiment.record_path(tmp_path, seed), GOOD | about)
-    sums = cost(tmp_path, [Job(KNOWN, (0, 1, 2)), Job(other, (0,))])
+def test_what_a_suite_costs():
+    other, elsewhere = Experiment("rlc", "phast-known", "tiny"), Experiment("rlc", "gru", "tiny")
+    records = [
+        {
+            "system": e.system,
+            "model": e.model,
+            "preset": e.preset,
+            "noise": 0.0,
+            "seconds": {"train": s, "evaluate": 1.0},
+        }
+        for e, s in ((KNOWN, 1.0), (KNOWN, 3.0), (elsewhere, 100.0))
+    ]
+    sums = cost(records, [Job(KNOWN, (0, 1, 2)), Job(other, (0,))])
     assert (sums.done, sums.total, sums.spent, sums.whole) == (2, 4, 6.0, 12.0)
 
 
