@@ -96,6 +96,9 @@ def suite(
     results: Results = Path("results"),
     jobs: Jobs = None,
     scheduler: Scheduler = None,
+    models: Annotated[
+        bool, typer.Option("--models", help="Run also those whose record is there and whose model is not.")
+    ] = False,
     status: Annotated[bool, typer.Option("--status", help="Only say what is there and what all would cost.")] = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -108,15 +111,15 @@ def suite(
 
     way = preset_named(preset)
     systems = _listed(None if system == "all" else system, BENCHMARKS)
-    models = _listed(None if model == "all" else model, (*REGIMES, *BASELINES) if way.has_epochs else REGIMES)
+    names = _listed(None if model == "all" else model, (*REGIMES, *BASELINES) if way.has_epochs else REGIMES)
     for name in systems:
         system_named(name)
-    for name in models:
+    for name in names:
         way.maker(name)
-    if not systems or not models:
+    if not systems or not names:
         raise InputError("--system or --model names nothing: see `phast systems` and `phast models`")
-    wanted = [Job(Experiment(s, m, preset, noise), tuple(range(seeds))) for s in systems for m in models]
-    failures = [] if status else _carry_out(results, wanted, jobs, scheduler)
+    wanted = [Job(Experiment(s, m, preset, noise), tuple(range(seeds))) for s in systems for m in names]
+    failures = [] if status else _carry_out(results, wanted, jobs, scheduler, models=models)
     records = records_of(results, wanted)
     sums = cost(records, wanted)
     print(

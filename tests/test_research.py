@@ -90,6 +90,14 @@ def test_the_state_of_a_suite(run, results):
     assert "0 of 4 runs have a record" in run(*words)[1]
 
 
+def test_lost_models_are_asked_for_by_name(run, results, monkeypatch):
+    """Records travel with the source, models do not: for a page with figures they are made again."""
+    asked = []
+    monkeypatch.setattr("phast.suite.missing", lambda folder, jobs, *, models: asked.append(models) or [])
+    words = ("suite", "--system", "rlc", "--model", "gru", "--results", results)
+    assert run(*words)[0] == run(*words, "--models")[0] == 0 and asked == [False, True]
+
+
 MISTAKES = {
     "unknown system": ("suite --system rcl --status", "did you mean 'rlc'"),
     "unknown model": ("suite --system rlc --model grv --status", "did you mean 'gru'"),
