@@ -21,7 +21,7 @@ Data flows down this list, and a module imports only from modules above it::
     api, tables, foresight,
     plots, catalogue            what a user calls; the paper's numbers, table by table; forecasts of files; figures
     curves, gallery, report,
-    peers                       what is drawn; the paper's figures; a page; other tools
+    peers, measured             what is drawn; the paper's figures; a page; other tools; real recordings
     demo, bench, console,
     research, own, cli          the main job; measurements; the command line
 
@@ -72,14 +72,15 @@ MODULES = (
     "suite",
     "studies",
     "api",
+    "tables",
     "foresight",
     "plots",
-    "tables",
     "catalogue",
     "curves",
     "gallery",
     "report",
     "peers",
+    "measured",
     "demo",
     "bench",
     "console",

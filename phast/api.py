@@ -206,7 +206,9 @@ def steps_in(duration: int | str, dt: float) -> int:
         raise InputError(f"'{duration}' is no duration: give steps, '200', or a time, '2 s', '500 ms'") from None
     count = value if not unit else value * _SECONDS[unit] / dt
     if not (np.isfinite(count) and count >= 0.5 and (unit or count == round(count))):
-        raise InputError(f"'{duration}' is not a whole number of steps, at least one (a step lasts {dt:g})")
+        raise InputError(
+            f"a duration has a whole number of steps, at least one step, not {duration} (one lasts {dt:g})"
+        )
     return round(count)
 
 
@@ -267,7 +269,7 @@ def forecast(
         raise InputError(f"{type(model).__name__} has no physical state to take over: use mode='autoregressive'")
     inputs = _inputs(u, context, horizon, batched, "u")
     if isinstance(model, ModelAware):
-        _warn_of_fallbacks(_estimate_all(model, context, before), batched)
+        warn_of_fallbacks(model, context, before, batched)
     rollout = takeover if mode == "takeover" else autoregressive
     future = roll_out(rollout, model, context, horizon, inputs, before)
     return np.asarray(future if batched else future[0])
@@ -341,8 +343,9 @@ def _estimate_all(model: ModelAware, contexts, past) -> StateEstimate:
     return jax.vmap(model.estimate)(contexts, past)
 
 
-def _warn_of_fallbacks(found: StateEstimate, batched: bool) -> None:
-    lost = np.flatnonzero(np.asarray(found.fell_back))
+def warn_of_fallbacks(model: ModelAware, contexts: Any, past: Any, batched: bool = True) -> None:
+    """Say which contexts a model cannot explain."""
+    lost = np.flatnonzero(np.asarray(_estimate_all(model, contexts, past).fell_back))
     if len(lost):
         which = (
             f"context {lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}" if batched else "the context"

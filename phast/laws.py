@@ -83,7 +83,7 @@ def compose(regime: str, wanted: Wanted, data: Trajectories, *, pairs: bool = Fa
     """The system to be fitted: KNOWN has what is named and nothing else, PARTIAL a free potential beside the template,
     UNKNOWN no template. Friction is free to vary with the position in the last two unless it is named."""
     if regime not in REGIMES:
-        raise InputError(f"unknown regime '{regime}': choose {', '.join(REGIMES)}")
+        raise InputError(f"unknown regime '{regime}': choose known, partial or unknown")
     require_float64()
     check_motion(data)
     port = _port(wanted.port, data)
@@ -243,5 +243,5 @@ def _numbers(text: str, what: str) -> tuple[float, ...]:
     except ValueError:
         raise InputError(f"{what}: '{text}' is not a number") from None
     if not np.isfinite(values).all():
-        raise InputError(f"{what}: '{text}' is not finite")
+        raise InputError(f"{what}: '{text}' is not a finite number")
     return values

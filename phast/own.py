@@ -486,13 +486,12 @@ def _columns(time, positions, inputs, trajectory, dt, missing) -> dict[str, Any]
 def _recorded(files: list[str], columns: dict[str, Any], start: float | None, stop: float | None) -> "Recording":
     """The files as one recording; what was handled on the way in is said."""
     import math
-    import sys
 
     from phast.recording import read
 
     recording = read(files[0] if len(files) == 1 else files, **columns)
     for note in recording.notes:
-        print(f"phast: note: {note}", file=sys.stderr)
+        print(f"note: {note}")
     if start is None and stop is None:
         return recording
     return recording.between(-math.inf if start is None else start, math.inf if stop is None else stop)

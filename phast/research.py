@@ -198,6 +198,7 @@ def reproduce(
         Path | None, typer.Option(help="A Markdown file: tables between <!-- NAME --> and <!-- /NAME --> are renewed.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="For a figure: the file to draw it into.")] = None,
+    data: Annotated[Path, typer.Option(help="Folder of measured recordings.")] = Path("../shared/data"),
     json_file: JsonFile = None,
 ) -> None:
     """Make tables and figures of the paper, and ours, from records; only the missing runs are run."""
@@ -219,7 +220,7 @@ def reproduce(
             raise InputError(f"unknown table or figure '{name}': {hint}`phast reproduce --list` names all")
     if plot is not None and (len(names) > 1 or names[0] not in FIGURES):
         raise InputError(f"--plot draws one figure: {', '.join(FIGURES)}")
-    asked = _Asked(results, quick, seeds, records_only, jobs, scheduler)
+    asked = _Asked(results, quick, seeds, records_only, jobs, scheduler, data)
     made, failures = [], []
     for name in names:
         try:
@@ -251,6 +252,7 @@ class _Asked(NamedTuple):
     records_only: bool
     jobs: int | None
     scheduler: str | None
+    data: Path
 
 
 def _run_table(table: "AbstractTable", asked: _Asked, *, models: bool = False) -> list[str]:
@@ -406,6 +408,30 @@ def noise_rows(curves: dict[str, dict[float, float]], levels: Iterable[float]) -
     return [heading, *([title, *(figure(curve[noise]) for noise in levels)] for title, curve in curves.items())]
 
 
+def _measured(name: str) -> Callable[[_Asked, Path], list[str]]:
+    def make(asked: _Asked, target: Path) -> list[str]:
+        from phast.api import enable_float64
+
+        _refuse_records_only(asked)
+        enable_float64()
+        from phast.measured import STUDIES, carry_out
+        from phast.plots import measured_figure, save_figure
+        from phast.tables import figure
+
+        with stages(STUDIES[name].title) as on_stage:
+            record, seen = carry_out(name, asked.data, asked.results, on_stage)
+        print_table(
+            ["coefficient", "value", "± (1σ)"],
+            [[c["name"], figure(c["value"]), figure(c["deviation"])] for c in record["coefficients"]],
+        )
+        kinds = {key.removeprefix("rms_"): value for key, value in record["metrics"].items() if key.startswith("rms")}
+        print_table(["rms error", *kinds], [["", *map(figure, kinds.values())]])
+        save_figure(measured_figure(seen, STUDIES[name].title), target)
+        return []
+
+    return make
+
+
 FIGURES: dict[str, Figure] = {
     "gallery-rollouts": Figure("Rollouts and phase portraits of three windy systems", _gallery("rollouts_and_phases")),
     "gallery-damping": Figure("Damping fields and energy of three windy systems", _gallery("damping_and_energy")),
@@ -414,6 +440,12 @@ FIGURES: dict[str, Figure] = {
         "The true physics from four estimates of the velocity: how its error grows", _velocity_study
     ),
     "noise-study": Figure("KNOWN under noise by FD+TCN, MAP and the moving horizon, beside the floor", _noise_study),
+    "measured-single": Figure("Measured single pendulum: 2 s ahead", _measured("measured-single")),
+    "measured-single-partial": Figure("The same, PARTIAL", _measured("measured-single-partial")),
+    "measured-double": Figure("Measured double pendulum: 1 s ahead", _measured("measured-double")),
+    "measured-arm": Figure("Measured torque-driven arm: 0.5 s ahead", _measured("measured-arm")),
+    "measured-thermal": Figure("Measured temperatures: 60 s ahead", _measured("measured-thermal")),
+    "measured-lynx": Figure("Lynx and hare: 3 years ahead", _measured("measured-lynx")),
 }
 
 
