@@ -14,14 +14,15 @@ Data flows down this list, and a module imports only from modules above it::
     training                    fitting to first order
     derivatives, identify,
     findings, adaptation,
-    laplace, sharp, laws        fitting to second order, and how sure it is; what to look for, in words
+    laplace, balance, sharp,
+    laws                        fitting to second order, and how sure it is; what to look for, in words
     flow                        forecasts by a plain vector field
     metrics, runs, suite,
     studies                     judging, records, many of them, what decides
     api, plots, tables,
     catalogue                   what a user calls; figures; the paper's numbers, table by table
-    curves, gallery, report,
-    peers                       what is drawn; the paper's figures; a page; other tools
+    curves, gallery, page,
+    report, dossier, peers      what is drawn; the paper's figures; pages of records and of a model; other tools
     demo, bench, console,
     research, cli               the main job; measurements; the command line
 
@@ -62,6 +63,7 @@ MODULES = (
     "findings",
     "adaptation",
     "laplace",
+    "balance",
     "sharp",
     "laws",
     "flow",
@@ -77,7 +79,9 @@ MODULES = (
     "catalogue",
     "curves",
     "gallery",
+    "page",
     "report",
+    "dossier",
     "peers",
     "demo",
     "bench",
