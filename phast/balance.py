@@ -41,9 +41,10 @@ def power_balance(model: ModelAware, trajectories: Trajectories) -> EnergyBalanc
             f"{trajectories.length} samples are too few for a balance of energy: the model looks at {model.window} "
             "positions to find a state, give more"
         )
+    lasting = np.ones((*trajectories.q.shape[:2], 1)) if trajectories.stretch is None else trajectories.stretch
     held = Held(
         None if trajectories.u is None else jnp.asarray(trajectories.u),
-        jnp.ones(trajectories.q.shape[:2]) if trajectories.stretch is None else jnp.asarray(trajectories.stretch[..., 0]),
+        jnp.asarray(lasting[..., 0] * (trajectories.dt / model.dt)),
     )
     v, energy, supplied, dissipated = map(np.asarray, _balances(model, jnp.asarray(trajectories.q, dtype=float), held))
     supplied, dissipated = (np.pad(np.cumsum(x, axis=1), ((0, 0), (1, 0))) for x in (supplied, dissipated))

@@ -377,20 +377,58 @@ FIGURES: dict[str, Figure] = {
 
 
 def report(
+    model_file: Annotated[
+        Path | None, typer.Argument(metavar="[MODEL]", help="A fitted model, or a folder with model.phast inside.")
+    ] = None,
+    data_file: Annotated[Path | None, typer.Argument(metavar="[DATA]", help="A recording to show it on.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     results: Annotated[Path, typer.Option(help="Folder of records, and of the models beside them.")] = Path("results"),
     system_names: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     trajectories: Annotated[int, typer.Option(min=1, max=200, help="Test trajectories to draw per system.")] = 3,
+    time: Annotated[str | None, typer.Option(help="DATA's column of times.")] = None,
+    positions: Annotated[str | None, typer.Option(help="DATA's position columns, e.g. 'x,theta:angle'.")] = None,
+    inputs: Annotated[str | None, typer.Option(help="DATA's input columns.")] = None,
+    trajectory: Annotated[str | None, typer.Option(help="DATA's column that tells runs apart.")] = None,
+    dt: Annotated[float | None, typer.Option(help="DATA's sampling step, where it has no times.")] = None,
+    missing: Annotated[str | None, typer.Option(help="DATA's rows with blanks: refuse or split.")] = None,
 ) -> None:
-    """Write one HTML page of all results: tables, and figures of every model that lies beside its record."""
+    """Write one HTML page: of MODEL on the recording DATA, or else of all results, their tables and models.
+
+    DATA's columns are those that MODEL learned from, unless they are named.
+    """
+    if model_file is None:
+        _report_results(results, system_names or (), output, trajectories)
+        return
+    if data_file is None:
+        raise InputError(f"name the recording to show the model on: phast report {model_file} DATA.csv")
+    columns = {"time": time, "positions": positions, "inputs": inputs, "trajectory": trajectory, "dt": dt}
+    _report_model(model_file, data_file, output, columns | {"missing": missing})
+
+
+def _report_results(results: Path, system_names: Sequence[str], output: Path, trajectories: int) -> None:
     from phast.api import enable_float64
     from phast.report import collect, section_names, write_report
 
     enable_float64()  # holds the models of either precision
-    runs = collect(results, system_names or ())
+    runs = collect(results, system_names)
     with sections("drawing", total=len(section_names(runs))) as on_section:
         write_report(runs, output, trajectories=trajectories, on_section=on_section)
     print(f"{len(section_names(runs))} systems, {output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
+
+
+def _report_model(model_file: Path, data_file: Path, output: Path, named: dict[str, Any]) -> None:
+    from phast.api import enable_float64
+    from phast.checkpoint import describe, load
+    from phast.dossier import SECTIONS, columns_of, write_dossier
+    from phast.recording import read
+
+    enable_float64()
+    path = model_file / "model.phast" if model_file.is_dir() else model_file
+    model, about = load(path), describe(path)
+    recording = read(data_file, **columns_of(model, about, **named))
+    with sections("drawing", total=len(SECTIONS)) as on_section:
+        write_dossier(model, recording, output, about=about, on_section=on_section)
+    print(f"{output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
