@@ -19,12 +19,12 @@ Data flows down this list, and a module imports only from modules above it::
     flow                        forecasts by a plain vector field
     metrics, runs, suite,
     studies                     judging, records, many of them, what decides
-    api, plots, tables,
-    catalogue                   what a user calls; figures; the paper's numbers, table by table
+    api, tables, foresight,
+    plots, catalogue            what a user calls; the paper's numbers, table by table; forecasts of files; figures
     curves, gallery, page,
     report, dossier, peers      what is drawn; the paper's figures; pages of records and of a model; other tools
     demo, bench, console,
-    research, cli               the main job; measurements; the command line
+    own, research, cli          the main job; measurements; the command line
 
 Names are imported when they are first used, so ``import phast`` is cheap.
 """
@@ -74,8 +74,9 @@ MODULES = (
     "suite",
     "studies",
     "api",
-    "plots",
     "tables",
+    "foresight",
+    "plots",
     "catalogue",
     "curves",
     "gallery",
@@ -86,6 +87,7 @@ MODULES = (
     "demo",
     "bench",
     "console",
+    "own",
     "research",
     "cli",
 )

@@ -29,7 +29,7 @@ from phast.forecaster import (
     AbstractForecaster,
     AbstractIdentifiable,
     Filtered,
-    Past,
+    Held,
     Phast,
     autoregressive,
     roll_out,
@@ -299,7 +299,7 @@ def _horizon(model: AbstractForecaster, horizon: int | str) -> int:
     return horizon
 
 
-def _context(model: AbstractForecaster, context: Any, past: Any) -> tuple[Any, bool, Past]:
+def _context(model: AbstractForecaster, context: Any, past: Any) -> tuple[Any, bool, Any]:
     """Checked positions, whether they came batched, and what acted between them."""
     if not isinstance(context, Recording):
         positions, batched = _positions(model, context)
@@ -380,12 +380,20 @@ def filter_states(
     measurement_noise: float | None = None,
     process_noise: float | None = None,
     u: Any = None,
-) -> Filtered:
+) -> Filtered | list[Filtered]:
     """Predict–correct along measured positions: states, covariances and innovations as numpy arrays.
+
+    Of a :class:`Recording`, one for each of its pieces, their inputs and uneven steps reckoned with.
 
     A sharp model fits each state to the last positions; ``measurement_noise`` overrides what it learned of the noise.
     The paper's is filtered by an extended Kalman filter (standard deviations of 1e-3 each unless given).
     """
+    if isinstance(q, Recording):
+        given = {"measurement_noise": measurement_noise, "process_noise": process_noise}
+        if not isinstance(model, ModelAware):
+            return [filter_states(model, piece.q, u=piece.u, **given) for piece in q.pieces]
+        pieces = (held_everywhere(piece) for piece in fitting(model, q).singly())
+        return [filter_states(model, positions, u=held, **given) for positions, held in pieces]
     positions, batched = _positions(model, q)
     if not all(x is None or x > 0 for x in (measurement_noise, process_noise)):
         raise InputError("measurement_noise and process_noise are standard deviations: give positive numbers")
@@ -414,6 +422,14 @@ def _filter_all(model: Phast, positions, inputs, measurement_noise: float, proce
     return jax.vmap(one)(positions, inputs)
 
 
+def held_everywhere(piece: Trajectories) -> tuple[np.ndarray, Held | None]:
+    """The positions of one trajectory, and what is held from each of them on."""
+    if piece.u is None and piece.stretch is None:
+        return piece.q[0], None
+    u, stretch = (None if x is None else jnp.asarray(x) for x in (piece.u, piece.stretch))
+    return piece.q[0], Held(u, None if stretch is None else stretch[..., 0])
+
+
 def damping(model: AbstractIdentifiable, q: Any) -> np.ndarray:
     """The diagonal of the learned D(q), at rest, for configurations (N, n) or (N,) where n = 1."""
     n = model.manifold.size
@@ -436,8 +452,8 @@ def _numbers(data: Any, name: str) -> np.ndarray:
 
 def _inputs(u: Any, positions: Any, steps: int, batched: bool, name: str) -> Any:
     """Checked inputs as (N, steps, inputs); None where there are none."""
-    if u is None:
-        return None
+    if u is None or isinstance(u, Held):
+        return u
     array = _numbers(u, name)
     wanted = (positions.shape[0], steps) if batched else (steps,)
     if array.shape[:-1] != wanted or not np.isfinite(array).all():

@@ -1,5 +1,6 @@
 "use strict";
 (() => {
+  // Every figure is a function of a section's numbers and of what its controls choose.
   const ours = (x, y) => Page.line({ x, y, label: "model", colour: "--phast-0" });
 
   const within = (x, y, deviation) => {
@@ -16,7 +17,7 @@
     return {
       traces: [within(found.at, y, deviation), ours(found.at, y)],
       x: data.names[at.coordinate],
-      y: title(data.names[at.coordinate], found.speed),
+      y: title(found.speed),
       range: Page.frame(y, y.map((value, i) => [value - 2 * deviation[i], value + 2 * deviation[i]])),
       shaded: [found.seen],
     };
@@ -30,8 +31,8 @@
   ];
 
   const FIGURES = {
-    force: field("force", (name) => `force on ${name}, -∂V/∂q`),
-    damping: field("damping", (name, speed) => `damping of ${name} at speed ${speed}`),
+    force: field("force", () => "force -∂V/∂q"),
+    damping: field("damping", (speed) => `damping at speed ${speed}`),
     forecast: (data, at) => {
       const start = data.starts[at.start];
       const [measured, y, deviation] = [start.measured, start.forecast, start.deviation].map((c) => c[at.coordinate]);
@@ -42,7 +43,7 @@
           Page.line({ x: start.t, y: measured, label: "measured", colour: "--truth", width: 4 }),
           ours(after, y),
         ],
-        x: "time since the last position that the model sees",
+        x: "time ahead",
         y: data.names[at.coordinate],
         range: Page.frame(measured, [y]),
         shaded: [[start.t[0], start.t[data.window - 1]]],
@@ -58,7 +59,7 @@
       return {
         traces: present.map(([name, colour, dash]) => Page.line({ x: piece.t, y: piece[name], label: name, colour, dash })),
         x: "time",
-        y: "energy since the first state",
+        y: "energy since the start",
       };
     },
   };

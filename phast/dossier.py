@@ -1,7 +1,7 @@
 """One HTML page of a model and a recording: what was read, what was found, and how far to trust it.
 
 Everything on it comes from the model's own evidence (:mod:`phast.findings`), its forecasts along the recording
-(:mod:`phast.laplace`) and the energy that it can account for (:mod:`phast.balance`). Numbers travel in the page as JSON
+(:mod:`phast.foresight`) and the energy that it can account for (:mod:`phast.balance`). Numbers travel in the page as JSON
 (:mod:`phast.page`); ``dossier.js`` draws them. Column names are whatever a file called them: text, and never markup.
 """
 
@@ -24,9 +24,9 @@ from phast.errors import InputError
 from phast.files import write_atomically
 from phast.findings import Coefficient, along, damping_band, force_band, identified, report
 from phast.forecaster import AbstractForecaster
+from phast.foresight import Asked, Foresight, foresee
 from phast.horizon import ModelAware
-from phast.identify import Identified, held_over
-from phast.laplace import spread, steps_within
+from phast.identify import Identified
 from phast.models import parameter_count
 from phast.page import Cell, rendered, table
 from phast.recording import Piece, Recording
@@ -90,29 +90,6 @@ def write_dossier(
         made_with=commit(),
     )
     return write_atomically(output, page.encode())
-
-
-def columns_of(model: AbstractForecaster, about: Mapping[str, Any], **named: Any) -> dict[str, Any]:
-    """How to :func:`phast.read` a recording for this model: as was ``named``, else as its own data were read.
-
-    ``about["columns"]`` says that; without it, positions are the columns with the names of the model's coordinates.
-    """
-    manifold = model.manifold
-    kinds = zip(manifold.names, manifold.circles, strict=True)
-    own = {"positions": [f"{name}:angle" if circle else name for name, circle in kinds]}
-    kept = about.get("columns")
-    own |= kept if isinstance(kept, Mapping) else {}
-    chosen = {key: own.get(key) if value is None else value for key, value in named.items()}
-    for key, value in chosen.items():
-        words = value if isinstance(value, list) else [value]
-        good = isinstance(value, int | float | None) if key == "dt" else all(isinstance(x, str | None) for x in words)
-        if not good:
-            raise InputError(f"the model's note of its data has no usable '{key}': name it, --{key}")
-    if named.get("dt") is not None:
-        chosen["time"] = named.get("time")
-    elif named.get("time") is not None:
-        chosen["dt"] = None
-    return {key: value for key, value in chosen.items() if value is not None}
 
 
 # --- what was read, and what the model is ----------------------------------------------------------------------------
@@ -218,24 +195,20 @@ class Forecasts(NamedTuple):
 
 
 def _forecasts(model: ModelAware, recording: Recording) -> Forecasts:
-    cuts = _starts(recording, model.window)
-    windows = _whole(recording, cuts)
-    context, horizon = model.window, windows.length - model.window
-    held, q = held_over(windows), jnp.asarray(windows.q)
-    past, future = steps_within(held, 0, context - 1), steps_within(held, context - 1)
-    told = spread(model, q[:, :context], horizon, future, past)
+    cuts, context = _starts(recording, model.window), model.window
+    horizon = len(cuts[0].t) - context
+    seen = foresee(model, dataclasses.replace(recording, pieces=tuple(cuts)), Asked("start", horizon=horizon))
     drawn = [
         {
-            "label": f"{cut.label}, from {_number(cut.t[context - 1])}",
-            "t": rounded(cut.t - cut.t[context - 1]),
-            "measured": rounded(cut.q.T),
-            "forecast": rounded(told.q[k].T),
-            "deviation": rounded(told.deviation[k].T),
+            "label": f"{cuts[k].label}, from {_number(cuts[k].t[context - 1])}",
+            "t": rounded(cuts[k].t - cuts[k].t[context - 1]),
+            "measured": rounded(cuts[k].q.T),
+            "forecast": rounded(seen.q[k].T),
+            "deviation": rounded(seen.deviation[k].T),
         }
-        for k, cut in enumerate(cuts)
-        if k in _evenly(len(cuts), _DRAWN)
+        for k in _evenly(len(cuts), _DRAWN)
     ]
-    return Forecasts(drawn, _errors(windows, context, told.q, told.deviation), len(cuts), horizon)
+    return Forecasts(drawn, _errors(seen, model.dt), len(cuts), horizon)
 
 
 def _starts(recording: Recording, window: int) -> list[Piece]:
@@ -267,34 +240,21 @@ def _whole(recording: Recording, pieces: Sequence[Piece]) -> Trajectories:
     return dataclasses.replace(recording, pieces=tuple(pieces)).trajectories()
 
 
-def _errors(
-    windows: Trajectories,
-    context: int,
-    forecast: Float[np.ndarray, "N H n"],
-    deviation: Float[np.ndarray, "N H n"],
-) -> dict[str, Any]:
+def _errors(seen: Foresight, dt: float) -> dict[str, Any]:
     """Root mean square errors by lead time, beside those of two forecasts that know no physics."""
-    last, after, t = windows.q[:, context - 1, None], windows.q[:, context:], windows.times[..., None]
-    velocity = (last - windows.q[:, context - 2, None]) / (t[:, context - 1] - t[:, context - 2])[:, None]
-    straight = last + velocity * (t[:, context:] - t[:, context - 1, None])
-    off = {
-        name: np.asarray(windows.manifold.difference(jnp.asarray(path), jnp.asarray(after)))
-        for name, path in {"model": forecast, "standing still": last, "straight on": straight}.items()
-    }
-    rms = {name: np.sqrt(np.mean(error**2, axis=0)) for name, error in off.items()}
-    inside = np.mean(np.abs(off["model"]) <= 2.0 * deviation, axis=0)
+    off, names = seen.off(), seen.manifold.names
+    rms = {way: np.sqrt(np.mean(error**2, axis=0)) for way, error in off.items()}
+    inside = np.mean(np.abs(off["model"]) <= 2.0 * seen.deviation, axis=0)
 
     def cells(step: int) -> dict[str, Cell]:
-        of = windows.manifold.names
-        several = len(of) > 1
         found = {"steps": Cell(str(step), step)}
-        for i, name in enumerate(of):
-            title = f"{name}: " if several else ""
+        for i, name in enumerate(names):
+            title = f"{name}: " if len(names) > 1 else ""
             found |= {f"{title}{way}": Cell(f"{x[step - 1, i]:.3g}", float(x[step - 1, i])) for way, x in rms.items()}
-            found[f"{title}inside ±2σ"] = Cell(f"{inside[step - 1, i]:.0%}", float(inside[step - 1, i]))
+            found[f"{title}within ±2σ"] = Cell(f"{inside[step - 1, i]:.0%}", float(inside[step - 1, i]))
         return found
 
-    return table((_number(windows.dt * step), cells(step)) for step in _leads(windows.length - context))
+    return table((_number(dt * step), cells(step)) for step in _leads(len(inside)))
 
 
 def _leads(horizon: int) -> list[int]:

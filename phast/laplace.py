@@ -13,11 +13,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from phast.datasets import Trajectories
 from phast.errors import InputError
-from phast.forecaster import Core, Inputs, Past, shared_out, steps_of
+from phast.forecaster import Core, shared_out, steps_of
 from phast.horizon import ModelAware, balance, explain, step_down
 from phast.identify import coefficients_of, held_over
 
@@ -34,9 +34,9 @@ class Spread(NamedTuple):
 
 
 def spread(
-    model: ModelAware, contexts: Float[Array, "B K n"], horizon: int, u: Inputs = None, past: Past = None
+    model: ModelAware, contexts: Float[Array, "B K n"], horizon: int, u: PyTree = None, past: PyTree = None
 ) -> Spread:
-    """The model's forecasts and their standard deviations."""
+    """The model's forecasts and their standard deviations; ``u`` and ``past`` as for a rollout, batched."""
     if model.evidence is None:
         raise InputError("this model carries no evidence of its fit: learn it again to have a spread")
     q, variance = shared_out(functools.partial(_forecasts, model, horizon), contexts, u, past)
@@ -101,6 +101,6 @@ def calibrated(model: ModelAware, data: Trajectories, *, seed: int = 0) -> Model
     return eqx.tree_at(lambda m: m.evidence.inflation, model, wider)
 
 
-def steps_within(held: Inputs, start: int, stop: int | None = None) -> Inputs:
+def steps_within(held: PyTree, start: int, stop: int | None = None) -> PyTree:
     """Some of the steps of many windows."""
     return jax.tree.map(lambda x: x[:, start:stop], held)

@@ -147,6 +147,15 @@ def _uninformed(build: Callable, count: int, unit: float) -> AbstractPotential:
     return build(Positive.uninformed(count, unit=unit), Real.starting_at(np.zeros(count)))
 
 
+def template(text: str) -> AbstractPotential:
+    """A template of one strength, for coordinates of any number: ``cosine:9.81``; 1 where none is given."""
+    kinds = {"cosine": Cosine, "quadratic": Quadratic}
+    kind, _, strength = text.partition(":")
+    if kind not in kinds:
+        raise InputError(f"potential '{text}': give cosine:STRENGTH or quadratic:STRENGTH")
+    return _of_strength(kinds[kind], strength or "1.0", text)
+
+
 def _of_strength(build: Callable, strength: str, text: str) -> AbstractPotential:
     """A template of this strength, up to a factor to be found."""
     (value,) = _numbers(strength, f"potential '{text}'")

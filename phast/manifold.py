@@ -43,6 +43,12 @@ class Manifold(eqx.Module):
         return cls(tuple(names), tuple(circles))
 
     @property
+    def coordinates(self) -> list[str]:
+        """``["x", "theta:angle"]``: what :meth:`parse` reads."""
+        kinds = zip(self.names, self.circles, strict=True)
+        return [f"{name}:angle" if circle else name for name, circle in kinds]
+
+    @property
     def size(self) -> int:
         """n, the degrees of freedom."""
         return len(self.names)

@@ -23,7 +23,7 @@ from phast.baselines.recurrent import GRU, LSTM, S5, DLinOSS, LinOSS
 from phast.baselines.sequence import AbstractBlock, Affine, SequenceModel, feature_count
 from phast.components.damping import AbstractDamping, ConstantDamping, Friction, HouseholderDamping, WindyDamping
 from phast.components.mass import AbstractMass, ConstantMass, LowRankMass
-from phast.components.parameter import Coefficient, Positive, value_of
+from phast.components.parameter import Coefficient, Positive, is_trained, value_of
 from phast.components.potential import (
     AbstractPotential,
     Hybrid,
@@ -463,4 +463,4 @@ def model_builder(name: str, among: dict[str, Callable] = MODELS) -> Callable[..
 
 def parameter_count(model: Any) -> int:
     """Trainable numbers in a model."""
-    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
+    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, is_trained)))

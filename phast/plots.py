@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from phast.errors import InputError
 from phast.files import write_atomically
+from phast.foresight import Foresight
 
 TRUTH = {"color": "black", "linewidth": 1.6, "label": "truth"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -44,6 +45,25 @@ def rollout(
         ax.plot(t, q[:, i], **TRUTH)
         for colour, (label, path) in zip(COLOURS, forecasts.items(), strict=False):
             ax.plot(dt * (context + np.arange(len(path))), path[:, i], "--", color=colour, label=label)
+        ax.set_ylabel(names[i])
+    axes[-1, 0].set_xlabel("time")
+    axes[0, 0].legend(loc="upper right", fontsize="small")
+    axes[0, 0].set_title("Open-loop forecast from positions alone")
+    return figure
+
+
+def forecast_figure(seen: Foresight) -> Figure:
+    """The first forecast with a band of two standard deviations, after its context, beside what was measured next."""
+    first, names = seen.contexts[0], seen.manifold.names
+    figure, axes = plt.subplots(len(names), 1, figsize=(8, 2.6 * len(names)), sharex=True, squeeze=False)
+    for i, ax in enumerate(axes[:, 0]):
+        ax.axvspan(first.t[0], first.t[-1], color="0.9", label="context")
+        measured = np.concatenate([first.q, first.truth])[:, i]
+        ax.plot(np.concatenate([first.t, first.after])[: len(measured)], measured, **TRUTH | {"label": "measured"})
+        if seen.deviation is not None:
+            low, high = (seen.q[0, :, i] + sign * 2.0 * seen.deviation[0, :, i] for sign in (-1, 1))
+            ax.fill_between(first.after, low, high, color=COLOURS[0], alpha=0.25, label="± 2σ")
+        ax.plot(first.after, seen.q[0, :, i], "--", color=COLOURS[0], label="forecast")
         ax.set_ylabel(names[i])
     axes[-1, 0].set_xlabel("time")
     axes[0, 0].legend(loc="upper right", fontsize="small")

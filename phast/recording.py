@@ -87,6 +87,10 @@ class Recording:
         fitting = [self._alone(piece) for piece in self.pieces if len(piece.t) >= length]
         return _joined([piece.windows(length, length if stride is None else stride) for piece in fitting])
 
+    def singly(self) -> list[Trajectories]:
+        """Each piece as a trajectory of its own."""
+        return [self._alone(piece) for piece in self.pieces]
+
     def between(self, start: float = -np.inf, stop: float = np.inf) -> "Recording":
         """The samples with ``start`` <= t < ``stop``; what is left of a piece must be long enough to be one."""
         cut = [_rows(piece, (start <= piece.t) & (piece.t < stop)) for piece in self.pieces]
@@ -150,8 +154,9 @@ def read(
 ) -> Recording:
     """Measured positions, from wherever they are.
 
-    ``source`` is a path (.csv, .tsv, .txt, .parquet, .npz), a DataFrame, :class:`~phast.datasets.Trajectories`, or one
-    array or a list of arrays (T, n), of which the last columns are the inputs. Columns are named:
+    ``source`` is a path (.csv, .tsv, .txt, .parquet, .npz) or several, a DataFrame,
+    :class:`~phast.datasets.Trajectories`, or one array or a list of arrays (T, n), of which the last columns are the
+    inputs. Columns are named:
 
     - ``positions``: ``"x"``, ``"theta:angle"`` (radians, wrapped or not) or ``"theta:angle:deg"`` each, as a list or
       separated by commas; by default all columns of numbers that are nothing else;
@@ -167,11 +172,30 @@ def read(
     if dt is not None and not (np.isfinite(dt) and 0.0 < dt <= LARGEST):
         raise InputError(f"dt must be a positive number of seconds between samples, got {dt}")
     asked = _Asked(time, None if positions is None else _listed(positions), _listed(inputs), trajectory)
+    if isinstance(source, list | tuple) and source and all(isinstance(part, str | os.PathLike) for part in source):
+        given = {"time": time, "positions": positions, "inputs": inputs, "trajectory": trajectory, "dt": dt}
+        return joined({Path(part).stem: read(part, **given, missing=missing) for part in source})
     if isinstance(source, str | os.PathLike):
         path = existing_file(Path(source))
         with about(path):
             return _recorded(*_opened(path, dt), asked, missing)
     return _recorded(*_tabled(source, asked, dt), asked, missing)
+
+
+def joined(recordings: dict[str, Recording]) -> Recording:
+    """Recordings of the same things as one; each is known by its name."""
+    first = next(iter(recordings.values()))
+    for name, each in recordings.items():
+        if each.manifold != first.manifold or each.inputs != first.inputs:
+            raise InputError(f"'{name}' has other columns than '{next(iter(recordings))}': read them alike")
+    pieces = [
+        piece._replace(label=name if len(each.pieces) == 1 else f"{name} {piece.label}")
+        for name, each in recordings.items()
+        for piece in each.pieces
+    ]
+    notes = [f"{name}: {note}" for name, each in recordings.items() for note in each.notes]
+    dt = float(np.median([each.dt for each in recordings.values()]))
+    return Recording(tuple(pieces), first.manifold, dt, first.inputs, tuple(notes))
 
 
 # --- 0: a table ------------------------------------------------------------------------------------------------------

@@ -11,6 +11,19 @@ import typer
 from phast.console import Float64, JsonFile, RunsShown, print_table, sections, stages, training, write_json
 from phast.errors import InputError
 from phast.files import write_atomically
+from phast.own import (
+    Begin,
+    InputColumns,
+    Missing,
+    Positions,
+    Runs,
+    Step,
+    Stop,
+    Time,
+    found_model,
+    model_and_recording,
+    named_columns,
+)
 
 if TYPE_CHECKING:
     from phast.suite import Job
@@ -378,31 +391,32 @@ FIGURES: dict[str, Figure] = {
 
 def report(
     model_file: Annotated[
-        Path | None, typer.Argument(metavar="[MODEL]", help="A fitted model, or a folder with model.phast inside.")
+        Path | None, typer.Argument(metavar="[MODEL]", help="A fitted model; all results if left out.")
     ] = None,
-    data_file: Annotated[Path | None, typer.Argument(metavar="[DATA]", help="A recording to show it on.")] = None,
+    data_file: Annotated[
+        list[str] | None, typer.Argument(metavar="[DATA]", help="For a model: files of positions to show it on.")
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     results: Annotated[Path, typer.Option(help="Folder of records, and of the models beside them.")] = Path("results"),
     system_names: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
     trajectories: Annotated[int, typer.Option(min=1, max=200, help="Test trajectories to draw per system.")] = 3,
-    time: Annotated[str | None, typer.Option(help="DATA's column of times.")] = None,
-    positions: Annotated[str | None, typer.Option(help="DATA's position columns, e.g. 'x,theta:angle'.")] = None,
-    inputs: Annotated[str | None, typer.Option(help="DATA's input columns.")] = None,
-    trajectory: Annotated[str | None, typer.Option(help="DATA's column that tells runs apart.")] = None,
-    dt: Annotated[float | None, typer.Option(help="DATA's sampling step, where it has no times.")] = None,
-    missing: Annotated[str | None, typer.Option(help="DATA's rows with blanks: refuse or split.")] = None,
+    time: Time = None,
+    positions: Positions = None,
+    inputs: InputColumns = None,
+    trajectory: Runs = None,
+    dt: Step = None,
+    missing: Missing = None,
+    start: Begin = None,
+    stop: Stop = None,
 ) -> None:
-    """Write one HTML page: of MODEL on the recording DATA, or else of all results, their tables and models.
-
-    DATA's columns are those that MODEL learned from, unless they are named.
-    """
+    """Write one HTML page: of a fitted model on a recording, or of all results with every model beside its record."""
+    columns = named_columns(time, positions, inputs, trajectory, dt, missing)
     if model_file is None:
         _report_results(results, system_names or (), output, trajectories)
-        return
-    if data_file is None:
+    elif data_file:
+        _report_model(model_file, data_file, columns, (start, stop), output)
+    else:
         raise InputError(f"name the recording to show the model on: phast report {model_file} DATA.csv")
-    columns = {"time": time, "positions": positions, "inputs": inputs, "trajectory": trajectory, "dt": dt}
-    _report_model(model_file, data_file, output, columns | {"missing": missing})
 
 
 def _report_results(results: Path, system_names: Sequence[str], output: Path, trajectories: int) -> None:
@@ -416,17 +430,20 @@ def _report_results(results: Path, system_names: Sequence[str], output: Path, tr
     print(f"{len(section_names(runs))} systems, {output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
 
 
-def _report_model(model_file: Path, data_file: Path, output: Path, named: dict[str, Any]) -> None:
-    from phast.api import enable_float64
-    from phast.checkpoint import describe, load
-    from phast.dossier import SECTIONS, columns_of, write_dossier
-    from phast.recording import read
+def _report_model(
+    model_file: Path,
+    files: list[str],
+    columns: dict[str, Any],
+    between: tuple[float | None, float | None],
+    output: Path,
+) -> None:
+    from phast.checkpoint import describe
+    from phast.dossier import SECTIONS, write_dossier
+    from phast.horizon import ModelAware
 
-    enable_float64()
-    path = model_file / "model.phast" if model_file.is_dir() else model_file
-    model, about = load(path), describe(path)
-    recording = read(data_file, **columns_of(model, about, **named))
+    model, recording = model_and_recording(ModelAware, model_file, files, columns, between, True)
     with sections("drawing", total=len(SECTIONS)) as on_section:
+        about = describe(found_model(model_file))
         write_dossier(model, recording, output, about=about, on_section=on_section)
     print(f"{output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
 

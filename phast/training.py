@@ -22,6 +22,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from phast.checkpoint import read_archive, write_archive
+from phast.components.parameter import is_trained
 from phast.errors import InputError
 from phast.forecaster import AbstractForecaster, AbstractFullState, Core, Phast
 from phast.horizon import ModelAware
@@ -298,7 +299,7 @@ class _State(NamedTuple):
 
 def _begin(model: Any, train: Batch, settings: Settings) -> tuple[_State, Any, optax.GradientTransformation]:
     optimiser = _optimiser(settings, math.ceil(train.q.shape[0] / settings.batch_size))
-    params, static = eqx.partition(model, eqx.is_inexact_array)
+    params, static = eqx.partition(model, is_trained)
     return _State(params, optimiser.init(params), params, jnp.asarray(jnp.inf)), static, optimiser
 
 

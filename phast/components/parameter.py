@@ -6,6 +6,7 @@ read all of them through :func:`value_of` and never ask which it is.
 """
 
 from abc import abstractmethod
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -85,6 +86,11 @@ class Bounded(AbstractLearned):
 
 Coefficient = float | tuple | Positive
 Offset = Coefficient | Real
+
+
+def is_trained(leaf: Any) -> bool:
+    """What training moves: floating-point arrays of JAX. NumPy's hold what is known about a model, not the model."""
+    return isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)
 
 
 def value_of(coefficient: Offset | Bounded) -> Float[Array, "*shape"]:
