@@ -11,14 +11,14 @@
     };
   };
 
-  const field = (name, title) => (data, at) => {
+  const field = (name, title, also = []) => (data, at) => {
     const found = data.along[at.coordinate];
     const [y, deviation] = [found[name], found[`${name}_deviation`]];
     return {
       traces: [within(found.at, y, deviation), ours(found.at, y)],
       x: data.names[at.coordinate],
       y: title(found.speed),
-      range: Page.frame(y, y.map((value, i) => [value - 2 * deviation[i], value + 2 * deviation[i]])),
+      range: Page.frame([...y, ...also], y.map((value, i) => [value - 2 * deviation[i], value + 2 * deviation[i]])),
       shaded: [found.seen],
     };
   };
@@ -32,7 +32,7 @@
 
   const FIGURES = {
     force: field("force", () => "force -∂V/∂q"),
-    damping: field("damping", (speed) => `damping at speed ${speed}`),
+    damping: field("damping", (speed) => `damping at speed ${speed}`, [0]),
     forecast: (data, at) => {
       const start = data.starts[at.start];
       const [measured, y, deviation] = [start.measured, start.forecast, start.deviation].map((c) => c[at.coordinate]);

@@ -1,8 +1,8 @@
 """One HTML page of a model and a recording: what was read, what was found, and how far to trust it.
 
 Everything on it comes from the model's own evidence (:mod:`phast.findings`), its forecasts along the recording
-(:mod:`phast.foresight`) and the energy that it can account for (:mod:`phast.balance`). Numbers travel in the page as JSON
-(:mod:`phast.page`); ``dossier.js`` draws them. Column names are whatever a file called them: text, and never markup.
+(:mod:`phast.foresight`) and the energy that it can account for (:mod:`phast.balance`). Numbers travel in the page as
+JSON (:mod:`phast.page`); ``dossier.js`` draws them. Column names are whatever a file called them: text, never markup.
 """
 
 import dataclasses
@@ -176,7 +176,7 @@ def _field(found: Identified, data: Trajectories, i: int, speed: float) -> dict[
     return {
         "at": rounded(points[:, i]),
         "seen": rounded(np.quantile(seen, (0.01, 0.99))),
-        "speed": _number(speed),
+        "speed": f"{speed:.3g}",
         **{name: rounded(value[:, i]) for name, (value, _) in bands.items()},
         **{f"{name}_deviation": rounded(deviation[:, i]) for name, (_, deviation) in bands.items()},
     }
@@ -220,9 +220,8 @@ def _starts(recording: Recording, window: int) -> list[Piece]:
     lengths = np.sort([len(piece.t) for piece in pieces])[::-1]
     half = lengths[np.searchsorted(np.cumsum(lengths), 0.5 * lengths.sum())]
     length = int(min((1 + _AHEAD) * window, half))
-    room = np.cumsum([max(len(piece.t) - length + 1, 0) for piece in pieces])
-    places = [(pieces[k := int(np.searchsorted(room, at, "right"))], at - room[k]) for at in _evenly(room[-1], _JUDGED)]
-    return [_cut(piece, len(piece.t) + 1 - length + at, length) for piece, at in places]
+    begins = [(piece, start) for piece in pieces for start in range(len(piece.t) - length + 1)]
+    return [_cut(*begins[k], length) for k in _evenly(len(begins), _JUDGED)]
 
 
 def _evenly(total: int, count: int) -> list[int]:
