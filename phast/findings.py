@@ -96,10 +96,21 @@ def along(data: Trajectories, coordinate: int, count: int) -> Float[np.ndarray, 
     return points
 
 
-def damping_band(found: Identified, q: Float[np.ndarray, "N n"]) -> tuple[np.ndarray, np.ndarray]:
-    """The diagonal of D(q) and its standard deviation, at configurations q, at rest."""
-    rest = jnp.zeros(q.shape[1])
-    return _band(found, q, lambda system, x: system.damping.operator(x, rest).diagonal_part())
+def damping_band(
+    found: Identified, q: Float[np.ndarray, "N n"], speed: float | Float[np.ndarray, " n"] = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The diagonal of D(q, v) and its standard deviation, at configurations q.
+
+    Each entry is that of its coordinate moving at its ``speed`` and the others at rest: what it takes to drag that one
+    alone, over the speed. Of friction, look at a speed that the data have: at rest D is Coulomb's term over a number
+    that only smooths it.
+    """
+    alone = jnp.diag(jnp.broadcast_to(jnp.asarray(speed, dtype=float), (q.shape[1],)))
+
+    def diagonal(system: PortHamiltonian, x: Array) -> Array:
+        return jnp.diagonal(jax.vmap(lambda v: system.damping.operator(x, v).diagonal_part())(alone))
+
+    return _band(found, q, diagonal)
 
 
 def force_band(found: Identified, q: Float[np.ndarray, "N n"]) -> tuple[np.ndarray, np.ndarray]:

@@ -134,9 +134,11 @@ def shared_out(run: Callable[..., PyTree], *batches: PyTree) -> PyTree:
     if share < _SMALLEST_SHARE or share == count:
         return run(*batches)
     starts = [min(start, count - share) for start in range(0, count, share)]  # the last overlaps: one shape for all
+    precise = jax.config.jax_enable_x64  # a thread does not know in which context it was started
 
     def part(start: int) -> PyTree:
-        return jax.block_until_ready(run(*jax.tree.map(lambda x: x[start : start + share], batches)))
+        with jax.enable_x64(precise):
+            return jax.block_until_ready(run(*jax.tree.map(lambda x: x[start : start + share], batches)))
 
     with ThreadPoolExecutor(len(starts)) as pool:
         parts = list(pool.map(part, starts))

@@ -77,17 +77,22 @@ class Foresight:
         content: dict[str, Any] = {"trajectories": len(self.contexts), "horizon": self.q.shape[1], "mode": self.mode}
         content["steps_compared"] = known
         if known:
-            content |= self._errors(known)
+            content |= self._errors()
         return content
 
-    def _errors(self, known: int) -> dict[str, float]:
-        truth = np.stack([context.truth[:known] for context in self.contexts])
+    def off(self) -> dict[str, Float[np.ndarray, "B known n"]]:
+        """How far off over the steps that were measured: the forecasts, standing still, and going on as before."""
+        known = min(len(context.truth) for context in self.contexts)
+        truth = jnp.asarray(np.stack([context.truth[:known] for context in self.contexts]))
+        paths = {
+            "model": self.q[:, :known],
+            "standing still": np.stack([np.tile(c.q[-1], (known, 1)) for c in self.contexts]),
+            "constant velocity": np.stack([_straight(c, known) for c in self.contexts]),
+        }
+        return {name: np.asarray(self.manifold.difference(jnp.asarray(q), truth)) for name, q in paths.items()}
 
-        def off(q: np.ndarray) -> np.ndarray:
-            return np.asarray(self.manifold.difference(jnp.asarray(q[:, :known]), jnp.asarray(truth)))
-
-        own, still = off(self.q), off(np.stack([np.tile(c.q[-1], (known, 1)) for c in self.contexts]))
-        moving = off(np.stack([_straight(c, known) for c in self.contexts]))
+    def _errors(self) -> dict[str, float]:
+        own, still, moving = self.off().values()
         told = {
             "mse": float(np.mean(own**2)),
             "mse_median": float(np.median(np.mean(own**2, axis=(1, 2)))),
@@ -97,8 +102,8 @@ class Foresight:
             "rms_constant_velocity": float(np.sqrt(np.mean(moving**2))),
         }
         if self.deviation is not None:
-            told["within_one_deviation"] = float(np.mean(np.abs(own) <= self.deviation[:, :known]))
-            told["within_two_deviations"] = float(np.mean(np.abs(own) <= 2.0 * self.deviation[:, :known]))
+            told["within_one_deviation"] = float(np.mean(np.abs(own) <= self.deviation[:, : own.shape[1]]))
+            told["within_two_deviations"] = float(np.mean(np.abs(own) <= 2.0 * self.deviation[:, : own.shape[1]]))
         return told
 
     def told(self) -> Iterator[str]:

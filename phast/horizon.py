@@ -25,6 +25,7 @@ from phast.manifold import Manifold
 
 ITERATIONS = 8
 _WEAK_PRIOR = 1e-7  # of what one more sample would tell: "p is near zero" decides only where positions say nothing
+Step = float | Float[Array, ""]  # a mean of uneven ones is an array
 Noise = float | tuple[float, ...]  # a standard deviation of positions, for all coordinates or for each; 0 is unknown
 
 
@@ -46,7 +47,7 @@ class StateEstimate(NamedTuple):
 
 
 def smooth_map(
-    y: Float[Array, "K n"], weights: Float[Array, " K"], dt: float, stiffness: float = 1e-3
+    y: Float[Array, "K n"], weights: Float[Array, " K"], dt: Step, stiffness: float = 1e-3
 ) -> tuple[Float[Array, "K n"], Float[Array, "K n"]]:
     """MAP smoothing under nearly constant velocity: (positions, velocities) at every sample.
 
@@ -61,20 +62,20 @@ def smooth_map(
     return smooth, _slopes(smooth, dt)
 
 
-def _slopes(x: Float[Array, "K n"], dt: float) -> Float[Array, "K n"]:
+def _slopes(x: Float[Array, "K n"], dt: Step) -> Float[Array, "K n"]:
     """Second-order derivatives on the samples, one-sided at the ends."""
     first = (-1.5 * x[0] + 2.0 * x[1] - 0.5 * x[2]) / dt
     last = (1.5 * x[-1] - 2.0 * x[-2] + 0.5 * x[-3]) / dt
     return jnp.concatenate([first[None], (x[2:] - x[:-2]) / (2.0 * dt), last[None]])
 
 
-def smoothed_ends(core: Core, manifold: Manifold, dt: float, y: Float[Array, "K n"], weights: Float[Array, " K"]):
+def smoothed_ends(core: Core, manifold: Manifold, dt: Step, y: Float[Array, "K n"], weights: Float[Array, " K"]):
     """The smoother's states (q, p) at the first and at the last sample."""
     smooth, slopes = smooth_map(unwrapped(manifold, y), weights, dt)
     return [jnp.concatenate([smooth[i], core.system.momentum(smooth[i], slopes[i])]) for i in (0, -1)]
 
 
-def _mean_step(dt: float, held: Past) -> Float[Array, ""] | float:
+def _mean_step(dt: float, held: Past) -> Step:
     return dt * jnp.mean(held.stretch) if isinstance(held, Held) and held.stretch is not None else dt
 
 

@@ -101,7 +101,7 @@ def fit(
     if len(source) == 1 and _is_system(source[0]):
         fitted = _fit_system(source[0], model, preset, seed, passive, settings, unfinished)
     else:
-        columns = _columns(time, positions, inputs, trajectory, dt, missing)
+        columns = named_columns(time, positions, inputs, trajectory, dt, missing)
         recording = _recorded(source, columns, start, stop)
         about |= {"columns": columns, "notes": list(recording.notes)}
         words = {"regime": regime, "potential": potential, "mass": mass, "damping": friction, "port": port}
@@ -244,11 +244,11 @@ def forecast(
     from phast.forecaster import AbstractIdentifiable
     from phast.foresight import Asked, foresee, write_foresight
 
-    model, recording = _model_and_recording(
+    model, recording = model_and_recording(
         AbstractIdentifiable,
         model_file,
         data_file,
-        _columns(time, positions, inputs, trajectory, dt, missing),
+        named_columns(time, positions, inputs, trajectory, dt, missing),
         (start, stop),
         float64,
     )
@@ -283,7 +283,7 @@ def _coming(model_file: Path, future: Path):
     from phast.checkpoint import describe
     from phast.columns import existing_file, read_table
 
-    names = describe(_found(model_file)).get("columns", {}).get("inputs")
+    names = describe(found_model(model_file)).get("columns", {}).get("inputs")
     if not names:
         raise InputError(f"{model_file}: fitted without inputs: leave --future out")
     table = read_table(existing_file(future))
@@ -335,12 +335,12 @@ def identify(
     from phast.sharp import composition, sharpen
     from phast.systems import system
 
-    columns = _columns(time, positions, inputs, trajectory, dt, missing)
+    columns = named_columns(time, positions, inputs, trajectory, dt, missing)
     data = None
     if _is_model(source):
-        found = load(_found(Path(source)))
+        found = load(found_model(Path(source)))
         if data_file:
-            columns = columns or describe(_found(Path(source))).get("columns", {})
+            columns = columns or describe(found_model(Path(source))).get("columns", {})
             data = _recorded(data_file, columns, start, stop).trajectories()
     elif _is_system(source):
         chosen = system(source)
@@ -464,9 +464,9 @@ def filter_command(
 
     if not all(x is None or x > 0 for x in (noise, process)):
         raise InputError("--noise and --process are standard deviations: give positive numbers")
-    columns = _columns(time, positions, inputs, trajectory, dt, missing)
+    columns = named_columns(time, positions, inputs, trajectory, dt, missing)
     kinds = (Phast, ModelAware)
-    model, recording = _model_and_recording(kinds, model_file, data_file, columns, (start, stop), float64)
+    model, recording = model_and_recording(kinds, model_file, data_file, columns, (start, stop), float64)
     states = filter_states(model, recording, measurement_noise=noise, process_noise=process)
     write_states(recording, states, output)
     surprise = np.concatenate([each.innovation[1:].reshape(-1) for each in states])
@@ -476,7 +476,7 @@ def filter_command(
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _columns(time, positions, inputs, trajectory, dt, missing) -> dict[str, Any]:
+def named_columns(time, positions, inputs, trajectory, dt, missing) -> dict[str, Any]:
     """What was said of the columns."""
     named = {"time": time, "positions": positions, "inputs": inputs, "trajectory": trajectory}
     named |= {"dt": dt, "missing": missing}
@@ -507,15 +507,15 @@ def _model_path(path: Path) -> Path:
     return path / MODEL_FILE if path.is_dir() or not path.suffix else path
 
 
-def _found(path: Path) -> Path:
+def found_model(path: Path) -> Path:
     return path / MODEL_FILE if path.is_dir() else path
 
 
-def _model_and_recording(kind, model_file: Path, files: list[str], columns: dict[str, Any], between, float64: bool):
+def model_and_recording(kind, model_file: Path, files: list[str], columns: dict[str, Any], between, float64: bool):
     from phast.api import enable_float64
     from phast.checkpoint import describe, load, needs_float64
 
-    model_file = _found(model_file)
+    model_file = found_model(model_file)
     if float64 or needs_float64(model_file):
         enable_float64()
     model = load(model_file)

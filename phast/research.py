@@ -12,6 +12,19 @@ import typer
 from phast.console import Float64, JsonFile, RunsShown, print_table, sections, stages, training, write_json
 from phast.errors import InputError
 from phast.files import check_writable, write_atomically
+from phast.own import (
+    Begin,
+    InputColumns,
+    Missing,
+    Positions,
+    Runs,
+    Step,
+    Stop,
+    Time,
+    found_model,
+    model_and_recording,
+    named_columns,
+)
 
 if TYPE_CHECKING:
     from phast.runs import Record
@@ -450,20 +463,62 @@ FIGURES: dict[str, Figure] = {
 
 
 def report(
+    model_file: Annotated[
+        Path | None, typer.Argument(metavar="[MODEL]", help="A fitted model; all results if left out.")
+    ] = None,
+    data_file: Annotated[
+        list[str] | None, typer.Argument(metavar="[DATA]", help="For a model: files of positions to show it on.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     results: Annotated[Path, typer.Option(help="Folder of records, and of the models beside them.")] = Path("results"),
     system_names: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     trajectories: Annotated[int, typer.Option(min=1, max=200, help="Test trajectories to draw per system.")] = 3,
+    time: Time = None,
+    positions: Positions = None,
+    inputs: InputColumns = None,
+    trajectory: Runs = None,
+    dt: Step = None,
+    missing: Missing = None,
+    start: Begin = None,
+    stop: Stop = None,
 ) -> None:
-    """Write one HTML page of all results: tables, and figures of every model that lies beside its record."""
+    """Write one HTML page: of a fitted model on a recording, or of all results with every model beside its record."""
+    columns = named_columns(time, positions, inputs, trajectory, dt, missing)
+    if model_file is None:
+        _report_results(results, system_names or (), output, trajectories)
+    elif data_file:
+        _report_model(model_file, data_file, columns, (start, stop), output)
+    else:
+        raise InputError(f"name the recording to show the model on: phast report {model_file} DATA.csv")
+
+
+def _report_results(results: Path, system_names: Sequence[str], output: Path, trajectories: int) -> None:
     from phast.api import enable_float64
     from phast.report import collect, section_names, write_report
 
     enable_float64()  # holds the models of either precision
-    runs = collect(results, system_names or ())
+    runs = collect(results, system_names)
     with sections("drawing", total=len(section_names(runs))) as on_section:
         write_report(runs, output, trajectories=trajectories, on_section=on_section)
     print(f"{len(section_names(runs))} systems, {output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
+
+
+def _report_model(
+    model_file: Path,
+    files: list[str],
+    columns: dict[str, Any],
+    between: tuple[float | None, float | None],
+    output: Path,
+) -> None:
+    from phast.checkpoint import describe
+    from phast.dossier import SECTIONS, write_dossier
+    from phast.horizon import ModelAware
+
+    model, recording = model_and_recording(ModelAware, model_file, files, columns, between, True)
+    with sections("drawing", total=len(SECTIONS)) as on_section:
+        about = describe(found_model(model_file))
+        write_dossier(model, recording, output, about=about, on_section=on_section)
+    print(f"{output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
