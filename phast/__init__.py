@@ -20,10 +20,9 @@ Data flows down this list, and a module imports only from modules above it::
     metrics, runs, suite,
     studies                     judging, records, many of them, what decides
     api, tables, foresight,
-    plots, catalogue            what a user calls; the paper's numbers, table by table; forecasts of files; figures
+    plots, measured, catalogue  what a user calls; tables; forecasts of files; figures; real recordings; all tables
     curves, gallery, page,
-    report, dossier, peers,     what is drawn; the paper's figures; pages of records and of a model;
-    measured                    other tools; real recordings
+    report, dossier, peers      what is drawn; the paper's figures; pages of records and of a model; other tools
     demo, bench, console,
     own, research, cli          the main job; measurements; the command line
 
@@ -78,6 +77,7 @@ MODULES = (
     "tables",
     "foresight",
     "plots",
+    "measured",
     "catalogue",
     "curves",
     "gallery",
@@ -85,7 +85,6 @@ MODULES = (
     "report",
     "dossier",
     "peers",
-    "measured",
     "demo",
     "bench",
     "console",

@@ -41,7 +41,7 @@ from phast.laplace import Spread, calibrated
 from phast.laws import Wanted, compose
 from phast.recording import Recording
 from phast.runs import as_batch
-from phast.sharp import WINDOW, check_motion, natural_window, sharpen
+from phast.sharp import WINDOW, check_motion, made_passive, natural_window, sharpen
 from phast.training import AbstractLoss, History, NextStepLoss, Settings, fit
 
 Regime = Literal["known", "partial", "unknown"]
@@ -109,13 +109,13 @@ def learn(
             compose(regime, Wanted(potential, mass, damping, port), trajectories, pairs=pairs),
             trajectories,
             seed=seed,
-            passive=passive,
             context=max(_DEFAULT_CONTEXT, window // 4) if context is None else steps_in(context, trajectories.dt),
             window=window,
             on_stage=on_stage,
         )
         on_stage("judging its spread")
-        return calibrated(model, trajectories, seed=seed)
+        model = calibrated(model, trajectories, seed=seed)
+        return made_passive(model) if passive else model
     if any(isinstance(x, str) for x in (potential, mass, damping)) or not (port is context is None):
         raise InputError("words for components, port and context go with preset='sharp'")
     if trajectories.stretch is not None:

@@ -5,6 +5,7 @@ An entry says which runs it needs, nothing else: the numbers are in ``results/``
 """
 
 from phast.errors import InputError
+from phast.measured import Recordings
 from phast.runs import Experiment
 from phast.tables import (
     BASELINES,
@@ -231,7 +232,9 @@ _OURS = (
     ),
 )
 
-TABLES: dict[str, AbstractTable] = {entry.name: entry for entry in (*_PAPER, *_OURS)}
+_MEASURED = Recordings("measured", "Measured recordings: forecasts of what was not learned from (rad, K, thousands)")
+
+TABLES: dict[str, AbstractTable] = {entry.name: entry for entry in (*_PAPER, *_OURS, _MEASURED)}
 
 NOT_YET: dict[str, str] = {
     "casimir": "Energy-Casimir control on the true pendulum, q-only sensing",

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from phast.components.damping import depends_on_velocity
 from phast.components.parameter import AbstractLearned, Positive
 from phast.components.potential import gradient
 from phast.datasets import Trajectories
@@ -94,6 +95,14 @@ def along(data: Trajectories, coordinate: int, count: int) -> Float[np.ndarray, 
     low, high = (-np.pi, np.pi) if data.manifold.circles[coordinate] else np.quantile(seen[:, coordinate], (0.01, 0.99))
     points[:, coordinate] = np.linspace(low, high, count)
     return points
+
+
+def typical_speed(system: PortHamiltonian, data: Trajectories) -> Float[np.ndarray, " n"]:
+    """The root mean square speed of each coordinate, at which friction is looked at; rest, where there is none."""
+    if not depends_on_velocity(system.damping):
+        return np.zeros(data.manifold.size)
+    steps = np.asarray(data.manifold.difference(jnp.asarray(data.q[:, 1:]), jnp.asarray(data.q[:, :-1])))
+    return np.sqrt(np.mean((steps / np.diff(data.times)[..., None]) ** 2, axis=(0, 1)))
 
 
 def damping_band(

@@ -5,6 +5,7 @@ along the test part, from contexts in it; nothing else of it is used. The record
 from a folder, ``../shared/data`` unless told otherwise.
 """
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from phast.hamiltonian import PortHamiltonian
 from phast.horizon import ModelAware
 from phast.recording import Recording, read
 from phast.runs import commit, versions, write_record
+from phast.tables import AbstractTable, Sheet, figure
 
 Split = tuple[Recording, Recording]
 Rival = Callable[[Recording, Recording, ModelAware, Foresight], float]
@@ -80,6 +82,47 @@ def _file(folder: Path, name: str) -> Path:
     if not folder.is_dir():
         raise InputError(f"no folder '{folder}' of recordings: name it with --data")
     return folder / name
+
+
+class Recordings(AbstractTable):
+    """The studies that have a record: how far forecasts err, beside other ways, and how often the spread holds."""
+
+    name: str
+    title: str
+    seeds: int = 1
+
+    def experiments(self):
+        return []
+
+    def gathered(self, results: Path) -> list[dict[str, Any]]:
+        """The records that there are, in the order of the studies."""
+        paths = (results / PRESET / f"{name}.json" for name in STUDIES)
+        return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+
+    def sheet(self, records):
+        heading = ["recording", "ahead", "forecasts", "rms error", "standing still", "constant velocity", "other"]
+        heading += ["within 1σ", "within 2σ", "fit, s"]
+        return Sheet(self.title, heading, [_line(record) for record in records], list(records))
+
+    def quick(self):
+        return self
+
+
+def _line(record: dict[str, Any]) -> list[str]:
+    numbers = record["metrics"]
+    others = [(key, value) for key, value in numbers.items() if key in ("rms_published", "rms_linear")]
+    return [
+        record["study"].removeprefix("measured-"),
+        record["asked"]["horizon"],
+        str(numbers["trajectories"]),
+        figure(numbers["rms"]),
+        figure(numbers["rms_persistence"]),
+        figure(numbers["rms_constant_velocity"]),
+        ", ".join(f"{figure(value)} ({key.removeprefix('rms_')})" for key, value in others),
+        f"{numbers['within_one_deviation']:.0%}",
+        f"{numbers['within_two_deviations']:.0%}",
+        f"{record['seconds']['train']:.0f}",
+    ]
 
 
 # --- rivals ----------------------------------------------------------------------------------------------------------

@@ -357,6 +357,7 @@ def identify(
     content = _print_coefficients(found)
     if data is not None:
         content["fields"] = _print_fields(found, data)
+        content["energy"] = _print_energy(found, data)
         if plot is not None:
             _draw_damping(found, data, plot)
     elif plot is not None:
@@ -394,13 +395,14 @@ def _print_coefficients(model: "ModelAware") -> dict[str, Any]:
 
 
 def _print_fields(model: "ModelAware", data) -> dict[str, Any]:
-    from phast.findings import along, damping_band, force_band, identified
+    from phast.findings import along, damping_band, force_band, identified, typical_speed
     from phast.tables import figure
 
-    fields = {}
+    fields, found = {}, identified(model)
+    speed = typical_speed(found.system, data)
     for i, name in enumerate(data.manifold.names):
         points = along(data, i, 9)
-        force, damped = force_band(identified(model), points), damping_band(identified(model), points)
+        force, damped = force_band(found, points), damping_band(found, points, speed)
         fields[name] = [
             {
                 "at": float(q),
@@ -414,18 +416,32 @@ def _print_fields(model: "ModelAware", data) -> dict[str, Any]:
         others = " (the other coordinates at their medians)" if data.manifold.size > 1 else ""
         print(f"\nAlong {name}{others}:")
         print_table(
-            [name, "force -∂V/∂q", "± (1σ)", "damping d", "± (1σ)"],
+            [name, "force -∂V/∂q", "± (1σ)", f"damping d{f' at speed {speed[i]:.3g}' if speed[i] else ''}", "± (1σ)"],
             [[f"{row['at']:.4g}", *(figure(x) for x in list(row.values())[1:])] for row in fields[name]],
         )
     return fields
 
 
+def _print_energy(model: "ModelAware", data) -> dict[str, float] | None:
+    """Where the energy went, on average over trajectories."""
+    from phast.balance import power_balance
+    from phast.tables import figure
+
+    if data.length <= model.window + 1:
+        return None
+    told = power_balance(model, data)
+    parts = {name: float(getattr(told, name)[:, -1].mean()) for name in ("supplied", "dissipated", "unexplained")}
+    parts |= {"stored": float((told.energy[:, -1] - told.energy[:, 0]).mean())}
+    print(f"\nenergy over a trajectory: {', '.join(f'{name} {figure(value)}' for name, value in parts.items())}")
+    return parts
+
+
 def _draw_damping(model: "ModelAware", data, plot: Path) -> None:
-    from phast.findings import along, damping_band, identified
+    from phast.findings import along, damping_band, identified, typical_speed
     from phast.plots import damping_band_figure, save_figure
 
-    fine = along(data, 0, 201)
-    curve, width = damping_band(identified(model), fine)
+    fine, found = along(data, 0, 201), identified(model)
+    curve, width = damping_band(found, fine, typical_speed(found.system, data))
     save_figure(damping_band_figure(fine[:, 0], curve[:, 0], width[:, 0], name=data.manifold.names[0]), plot)
 
 
