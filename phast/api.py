@@ -21,7 +21,7 @@ import numpy as np
 from phast import adaptation, laplace, models
 from phast.components.damping import AbstractDamping
 from phast.components.mass import AbstractMass, ConstantMass
-from phast.components.parameter import Coefficient
+from phast.components.parameter import Coefficient, value_of
 from phast.components.potential import AbstractPotential
 from phast.datasets import Trajectories, as_trajectories, refuse_turns
 from phast.errors import InputError
@@ -109,7 +109,7 @@ def learn(
             compose(regime, Wanted(potential, mass, damping, port), trajectories, pairs=pairs),
             trajectories,
             seed=seed,
-            context=max(_DEFAULT_CONTEXT, window // 4) if context is None else steps_in(context, trajectories.dt),
+            context=_context_length(context, window, trajectories),
             window=window,
             on_stage=on_stage,
         )
@@ -197,22 +197,30 @@ def _trajectories(data: Any, dt: float | None, coordinates: Sequence[str] | None
     return data if isinstance(data, Trajectories) else as_trajectories(data, dt=dt, coordinates=coordinates)
 
 
+def _context_length(context: int | str | None, window: int, data: Trajectories) -> int:
+    if context is None:
+        return min(max(_DEFAULT_CONTEXT, window // 4), data.length - 1)
+    count = steps_in(context, data.dt)
+    if not MINIMUM_CONTEXT <= count <= data.length:
+        raise InputError(f"a context of {count} sample(s): give {MINIMUM_CONTEXT} to {data.length}")
+    return count
+
+
 def steps_in(duration: int | str, dt: float) -> int:
     """How many steps a duration has: a number of them, or a time such as ``"2 s"`` or ``"500 ms"``."""
-    found = re.fullmatch(r"\s*([0-9.eE+-]+)\s*(s|ms|min|h|)\s*", str(duration))
+    found = re.fullmatch(rf"\s*([0-9.eE+-]+)\s*({'|'.join(_SECONDS)}|)\s*", str(duration))
     try:
         value, unit = float(found[1]), found[2]
     except (TypeError, ValueError):
         raise InputError(f"'{duration}' is no duration: give steps, '200', or a time, '2 s', '500 ms'") from None
     count = value if not unit else value * _SECONDS[unit] / dt
-    if not (np.isfinite(count) and count >= 0.5 and (unit or count == round(count))):
-        raise InputError(
-            f"a duration has a whole number of steps, at least one step, not {duration} (one lasts {dt:g})"
-        )
+    if not (0.5 <= count <= _MOST_STEPS and (unit or count == round(count))):
+        raise InputError(f"'{duration}' is no whole number of steps from one to {_MOST_STEPS:g} (one lasts {dt:g} s)")
     return round(count)
 
 
-_SECONDS = {"s": 1.0, "ms": 1e-3, "min": 60.0, "h": 3600.0}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
+_MOST_STEPS = 1e9
 
 
 def _given(potential, damping) -> tuple[AbstractPotential, AbstractDamping]:
@@ -267,7 +275,7 @@ def forecast(
         raise InputError(f"unknown forecast mode '{mode}': choose autoregressive or takeover")
     if mode == "takeover" and not isinstance(model, AbstractIdentifiable):
         raise InputError(f"{type(model).__name__} has no physical state to take over: use mode='autoregressive'")
-    inputs = _inputs(u, context, horizon, batched, "u")
+    inputs = _inputs(model, u, context, horizon, batched, "u")
     if isinstance(model, ModelAware):
         warn_of_fallbacks(model, context, before, batched)
     rollout = takeover if mode == "takeover" else autoregressive
@@ -288,7 +296,7 @@ def spread(
         raise InputError(f"a {type(model).__name__} gives no spread: learn with preset='sharp'")
     context, batched, before = _context(model, context, past)
     horizon = _horizon(model, horizon)
-    inputs = _inputs(u, context, horizon, batched, "u")
+    inputs = _inputs(model, u, context, horizon, batched, "u")
     found = laplace.spread(model, context, horizon, inputs, before)
     return found if batched else Spread(*(part[0] for part in found))
 
@@ -296,22 +304,28 @@ def spread(
 def _horizon(model: AbstractForecaster, horizon: int | str) -> int:
     if isinstance(model, AbstractIdentifiable):
         return steps_in(horizon, model.dt)
-    if not isinstance(horizon, int) or horizon < 1:
-        raise InputError(f"the horizon must be at least one step, not {horizon}")
-    return horizon
+    if isinstance(horizon, str):
+        raise InputError(f"a {type(model).__name__} counts no time: give the horizon in steps, not '{horizon}'")
+    return steps_in(horizon, 1.0)
 
 
 def _context(model: AbstractForecaster, context: Any, past: Any) -> tuple[Any, bool, Any]:
     """Checked positions, whether they came batched, and what acted between them."""
     if not isinstance(context, Recording):
         positions, batched = _positions(model, context)
-        return positions, batched, _inputs(past, positions, positions.shape[1] - 1, batched, "past")
+        return positions, batched, _inputs(model, past, positions, positions.shape[1] - 1, batched, "past")
     if not isinstance(model, ModelAware):
         raise InputError("a recording is forecast by a sharp model: give a Phast its positions as an array")
     if past is not None:
         raise InputError("a recording holds its own inputs: leave past=… out")
     ends = fitting(model, context).ends(model.window)
     return _positions(model, ends.q)[0], True, held_over(ends)
+
+
+def input_count(model: AbstractIdentifiable) -> int:
+    """How many inputs the system has; where it names no port, one for each coordinate."""
+    port = model.learned_system().port
+    return model.manifold.size if port is None else value_of(port).shape[1]
 
 
 def fitting(model: ModelAware, recording: Recording) -> Recording:
@@ -321,6 +335,9 @@ def fitting(model: ModelAware, recording: Recording) -> Recording:
             f"the recording has the coordinates {', '.join(recording.manifold.names)}, "
             f"but the model {', '.join(model.manifold.names)}"
         )
+    given, wanted = len(recording.inputs), input_count(model)
+    if given != wanted and (given or model.core.system.port is not None):
+        raise InputError(f"the recording has {given} input(s), but the model {wanted}: name their columns")
     if not 0.2 < recording.dt / model.dt < 5.0:
         raise InputError(f"sampled every {recording.dt:g}, but the model learned at {model.dt:g}: resample it")
     given, port = len(recording.inputs), model.core.system.port
@@ -370,7 +387,7 @@ def adapt(
     positions, batched = _positions(model, context)
     if batched:
         raise InputError("adapt takes one context (samples, n): each has coefficients of its own")
-    before = _inputs(past, positions, positions.shape[1] - 1, False, "past")
+    before = _inputs(model, past, positions, positions.shape[1] - 1, False, "past")
     return adaptation.adapt(
         model, positions[0], coefficients, past=None if before is None else before[0], tolerance=tolerance
     )
@@ -400,7 +417,7 @@ def filter_states(
     positions, batched = _positions(model, q)
     if not all(x is None or x > 0 for x in (measurement_noise, process_noise)):
         raise InputError("measurement_noise and process_noise are standard deviations: give positive numbers")
-    inputs = _inputs(u, positions, positions.shape[1], batched, "u")
+    inputs = _inputs(model, u, positions, positions.shape[1], batched, "u")
     if isinstance(model, ModelAware):
         if process_noise is not None:
             raise InputError("a sharp model trusts its physics over its window: process_noise does not apply")
@@ -453,15 +470,15 @@ def _numbers(data: Any, name: str) -> np.ndarray:
         raise InputError(f"{name} must be numbers in rows of equal length") from None
 
 
-def _inputs(u: Any, positions: Any, steps: int, batched: bool, name: str) -> Any:
+def _inputs(model: AbstractForecaster, u: Any, positions: Any, steps: int, batched: bool, name: str) -> Any:
     """Checked inputs as (N, steps, inputs); None where there are none."""
     if u is None or isinstance(u, Held):
         return u
     array = _numbers(u, name)
-    wanted = (positions.shape[0], steps) if batched else (steps,)
-    if array.shape[:-1] != wanted or not np.isfinite(array).all():
-        shape = ", ".join(map(str, (*wanted, "inputs")))
-        raise InputError(f"{name} has shape {array.shape}: give finite numbers of shape ({shape})")
+    width = (input_count(model),) if isinstance(model, AbstractIdentifiable) else array.shape[-1:]
+    wanted = (positions.shape[0], steps, *width) if batched else (steps, *width)
+    if array.shape != wanted or not np.isfinite(array).all():
+        raise InputError(f"{name} has shape {array.shape}: give finite numbers of shape {wanted}")
     return jnp.asarray(array if batched else array[None], dtype=float)
 
 

@@ -23,9 +23,9 @@ class Smoother(NamedTuple):
     def kernels(self, dt: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weights that give value, slope and curvature at the centre of the window."""
         half = self.window // 2
-        powers = np.vander(dt * np.arange(-half, half + 1), self.degree + 1, increasing=True)
-        fit = np.linalg.pinv(powers)
-        return fit[0], fit[1], 2.0 * fit[2]
+        powers = np.vander(np.arange(-half, half + 1) / half, self.degree + 1, increasing=True)
+        fit, reach = np.linalg.pinv(powers), half * dt
+        return fit[0], fit[1] / reach, 2.0 * fit[2] / reach**2
 
 
 _NARROWEST = Smoother(7, 6)
@@ -49,31 +49,63 @@ def unwrapped(data: Trajectories) -> Float[np.ndarray, "N T n"]:
 
 
 def evenly(data: Trajectories) -> Trajectories:
-    """The same motion at even steps: splines through the positions, inputs as they were held."""
+    """The same motion at even steps: splines through the positions, inputs as they were held.
+
+    They are as long as ``dt``, or shorter where the shortest trajectory would keep too few samples. All last as long
+    as that one, and one that went on is cut into several.
+    """
     if data.stretch is None:
         return data
+    shortest = float(data.times[:, -1].min())
+    dt = min(data.dt, shortest / (min(data.length, _ENOUGH) - 1))
+    length = _ticks(shortest, dt)
     q, u = [], []
-    for i, path in enumerate(unwrapped(data)):
-        t = data.dt * np.concatenate([[0.0], np.cumsum(data.stretch[i, :-1, 0])])
-        ticks = np.linspace(0.0, t[-1], data.length)
-        q.append(CubicSpline(t, path)(ticks))
+    for i, (t, path) in enumerate(zip(data.times, unwrapped(data), strict=True)):
+        count = _ticks(t[-1], dt) // length * length
+        ticks = np.minimum(dt * np.arange(count), t[-1])
+        q += np.split(CubicSpline(t, path)(ticks), count // length)
         if data.u is not None:
-            u.append(data.u[i, np.searchsorted(t, ticks, side="right") - 1])
-    return Trajectories(np.stack(q), data.dt, data.manifold, u=np.stack(u) if u else None)
+            held = np.searchsorted(t, ticks + _LATE * dt, side="right") - 1
+            u += np.split(data.u[i, held], count // length)
+    return Trajectories(np.stack(q), dt, data.manifold, u=np.stack(u) if u else None)
+
+
+_ENOUGH = 40  # samples for any smoother
+_LATE = 1e-6  # of a step: a tick that rounding put before its sample has the input of that sample
+
+
+def _ticks(duration: float, dt: float) -> int:
+    return int(duration / dt + _LATE) + 1
 
 
 def noise_scale(data: Trajectories) -> Float[np.ndarray, " n"]:
     """The standard deviation of white noise on each coordinate, from high-order differences.
 
     A smooth signal shrinks under differencing and noise grows by a known factor; the smallest of the estimates that
-    orders 3 to 10 give is the least fooled by the signal.
+    orders 3 to 10 give is the least fooled by the signal. Over uneven steps differences are divided ones.
     """
     q = unwrapped(data)
-    estimates = []
-    for order in range(3, min(11, data.length)):
-        growth = np.sqrt(np.prod([(order + k) / k for k in range(1, order + 1)]))  # sqrt of binomial(2 order, order)
-        estimates.append(np.median(np.abs(np.diff(q, n=order, axis=1)), axis=(0, 1)) / (0.6745 * growth))
+    difference = _even_difference if data.stretch is None else _divided_difference
+    orders = range(3, min(11, data.length))
+    estimates = [np.median(np.abs(difference(data, q, order)), axis=(0, 1)) / 0.6745 for order in orders]
     return np.min(estimates, axis=0) if estimates else np.zeros(q.shape[2])
+
+
+def _even_difference(data: Trajectories, q: np.ndarray, order: int) -> np.ndarray:
+    """Differences between neighbours that leave white noise as large as it is."""
+    growth = np.sqrt(np.prod([(order + k) / k for k in range(1, order + 1)]))  # sqrt of binomial(2 order, order)
+    return np.diff(q, n=order, axis=1) / growth
+
+
+def _divided_difference(data: Trajectories, q: np.ndarray, order: int) -> np.ndarray:
+    """The same where steps are uneven: weights 1/Π(t_j - t_i), which take away all polynomials of lower degree."""
+    t = np.lib.stride_tricks.sliding_window_view(data.times / data.dt, order + 1, axis=1)
+    weights = np.ones_like(t)
+    for away in range(1, order + 1):
+        weights /= t - np.roll(t, away, axis=-1)
+    weights /= np.linalg.norm(weights, axis=-1, keepdims=True)
+    windows = np.lib.stride_tricks.sliding_window_view(q, order + 1, axis=1)
+    return np.einsum("sjik,sjk->sji", windows, weights)
 
 
 def choose_smoother(data: Trajectories, noise: Float[np.ndarray, " n"]) -> Smoother:

@@ -63,8 +63,7 @@ def report(found: Identified) -> Report:
     scale = np.sqrt(np.maximum(np.diag(found.evidence.information), 1e-300))
     values, vectors = np.linalg.eigh(found.evidence.information / np.outer(scale, scale))
     informed = values > _NO_INFORMATION * max(values[-1], 1e-300)
-    sizes = [max(abs(x) + (kind != "positive"), 1e-300) for (x, _), (_, kind) in zip(natural, names, strict=True)]
-    relative = np.array([slope / size for (_, slope), size in zip(natural, sizes, strict=True)])
+    relative = np.array([_share(*pair, kind) for pair, (_, kind) in zip(natural, names, strict=True)])
     moves = vectors[:, ~informed] / scale[:, None]
     null = relative[:, None] * moves  # the relative change along each open direction
     null /= np.maximum(np.max(np.abs(null), axis=0, keepdims=True, initial=0.0), 1e-300)
@@ -78,6 +77,11 @@ def report(found: Identified) -> Report:
     remarks = [_in_words(direction, move, names) for direction, move in zip(null.T, moves.T, strict=True)]
     conditioning = float(values[-1] / values[informed][0]) if informed.any() else np.inf
     return Report(coefficients, conditioning, list(dict.fromkeys(remarks)), _anchor(found.system))
+
+
+def _share(value: float, slope: float, kind: str) -> float:
+    """By what share of itself a number changes; one that may be zero counts as at least a unit."""
+    return slope / max(abs(value) + (abs(slope) if kind != "positive" else 0.0), 1e-300)
 
 
 def _anchor(system: PortHamiltonian) -> str:

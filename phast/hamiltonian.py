@@ -16,6 +16,7 @@ from jaxtyping import Array, Complex, Float
 
 from phast.components.damping import AbstractDamping
 from phast.components.mass import AbstractConstantMass, AbstractMass
+from phast.components.parameter import Real, value_of
 from phast.components.potential import AbstractPotential, gradient
 
 
@@ -38,12 +39,12 @@ class AbstractDynamics(eqx.Module):
 
 
 class PortHamiltonian(AbstractDynamics):
-    """V, M, D and the port matrix G (n × inputs; ``None`` for one input per coordinate)."""
+    """V, M, D and the port matrix G (n × inputs, given or learned; ``None`` for one input per coordinate)."""
 
     potential: AbstractPotential
     mass: AbstractMass
     damping: AbstractDamping
-    port: tuple | Float[Array, "n inputs"] | None = None
+    port: tuple | Real | Float[Array, "n inputs"] | None = None
 
     @property
     def separable(self) -> bool:
@@ -75,12 +76,12 @@ class PortHamiltonian(AbstractDynamics):
 
     def input_force(self, u: Float[Array, " inputs"]) -> Float[Array, " n"]:
         """G u."""
-        return u if self.port is None else jnp.asarray(self.port, dtype=u.dtype) @ u
+        return u if self.port is None else value_of(self.port).astype(u.dtype) @ u
 
     def port_output(self, q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, " inputs"]:
         """y = Gᵀ ∂H/∂p, conjugate to u."""
         v = self.velocity(q, p)
-        return v if self.port is None else jnp.asarray(self.port, dtype=v.dtype).T @ v
+        return v if self.port is None else value_of(self.port).astype(v.dtype).T @ v
 
     def vector_field(
         self, q: Float[Array, " n"], p: Float[Array, " n"], u: Float[Array, " inputs"] | None = None

@@ -25,7 +25,6 @@ from phast.manifold import Manifold
 
 ITERATIONS = 8
 _WEAK_PRIOR = 1e-7  # of what one more sample would tell: "p is near zero" decides only where positions say nothing
-Step = float | Float[Array, ""]  # a mean of uneven ones is an array
 Noise = float | tuple[float, ...]  # a standard deviation of positions, for all coordinates or for each; 0 is unknown
 
 
@@ -47,36 +46,51 @@ class StateEstimate(NamedTuple):
 
 
 def smooth_map(
-    y: Float[Array, "K n"], weights: Float[Array, " K"], dt: Step, stiffness: float = 1e-3
+    y: Float[Array, "K n"],
+    weights: Float[Array, " K"],
+    dt: float,
+    stretch: Float[Array, " steps"] | None = None,
+    *,
+    stiffness: float = 1e-3,
 ) -> tuple[Float[Array, "K n"], Float[Array, "K n"]]:
     """MAP smoothing under nearly constant velocity: (positions, velocities) at every sample.
 
-    Minimises Σ w (q - y)² + stiffness · Σ (second differences)²; samples of weight zero are filled in.
+    Minimises Σ w (q - y)² + stiffness · Σ (second differences)², divided ones over steps of ``stretch`` times dt;
+    samples of weight zero are filled in.
     """
     count = y.shape[0]
+    steps = jnp.ones(count - 1, y.dtype) if stretch is None else stretch
     if count < 3:
-        slope = (y[-1:] - y[:1]) / (dt * max(count - 1, 1))
+        slope = (y[-1:] - y[:1]) / (dt * (jnp.sum(steps) if count > 1 else 1.0))
         return y, jnp.broadcast_to(slope, y.shape)
-    bend = jnp.diff(jnp.eye(count, dtype=y.dtype), n=2, axis=0)
+    usual = jnp.mean(steps)
+    rate = jnp.diff(jnp.eye(count, dtype=y.dtype), axis=0) * (usual / steps)[:, None]
+    bend = jnp.diff(rate, axis=0) * (2.0 * usual / (steps[1:] + steps[:-1]))[:, None]
     smooth = jnp.linalg.solve(jnp.diag(weights) + stiffness * bend.T @ bend, weights[:, None] * y)
-    return smooth, _slopes(smooth, dt)
+    return smooth, _slopes(smooth, dt * steps[:, None])
 
 
-def _slopes(x: Float[Array, "K n"], dt: Step) -> Float[Array, "K n"]:
+def _slopes(x: Float[Array, "K n"], steps: Float[Array, "before 1"]) -> Float[Array, "K n"]:
     """Second-order derivatives on the samples, one-sided at the ends."""
-    first = (-1.5 * x[0] + 2.0 * x[1] - 0.5 * x[2]) / dt
-    last = (1.5 * x[-1] - 2.0 * x[-2] + 0.5 * x[-3]) / dt
-    return jnp.concatenate([first[None], (x[2:] - x[:-2]) / (2.0 * dt), last[None]])
+    rate, left, right = jnp.diff(x, axis=0) / steps, steps[:-1], steps[1:]
+    share, bend = left / (left + right), jnp.diff(rate, axis=0)
+    inner = rate[:-1] + share * bend
+    first, last = rate[0] - share[0] * bend[0], rate[-1] + (1.0 - share[-1]) * bend[-1]
+    return jnp.concatenate([first[None], inner, last[None]])
 
 
-def smoothed_ends(core: Core, manifold: Manifold, dt: Step, y: Float[Array, "K n"], weights: Float[Array, " K"]):
+def smoothed_ends(
+    core: Core,
+    manifold: Manifold,
+    dt: float,
+    y: Float[Array, "K n"],
+    weights: Float[Array, " K"],
+    u: Past = None,
+) -> list[Float[Array, " twice_n"]]:
     """The smoother's states (q, p) at the first and at the last sample."""
-    smooth, slopes = smooth_map(unwrapped(manifold, y), weights, dt)
+    stretch = u.stretch if isinstance(u, Held) else None
+    smooth, slopes = smooth_map(unwrapped(manifold, y), weights, dt, stretch)
     return [jnp.concatenate([smooth[i], core.system.momentum(smooth[i], slopes[i])]) for i in (0, -1)]
-
-
-def _mean_step(dt: float, held: Past) -> Step:
-    return dt * jnp.mean(held.stretch) if isinstance(held, Held) and held.stretch is not None else dt
 
 
 def unwrapped(manifold: Manifold, y: Float[Array, "K n"]) -> Float[Array, "K n"]:
@@ -167,7 +181,7 @@ def fit_window(
 ) -> Explained:
     """The state at the first sample that explains the window best, sought from the smoother's guess."""
     present = (weights[:, 0] > 0).astype(y.dtype)
-    start = smoothed_ends(core, manifold, _mean_step(dt, u), y, present)[0]
+    start = smoothed_ends(core, manifold, dt, y, present, u)[0]
     return improve(core, manifold, y, weights, start, u, iterations=iterations)
 
 
@@ -240,7 +254,7 @@ def estimate_state(
     seen = unwrapped(manifold, y)
     still = jnp.sum(weights * (seen - jnp.average(seen, axis=0, weights=present)) ** 2)
     fell_back = ~(jnp.isfinite(fit.cost) & (fit.misfit <= still + 1e-12 * jnp.sum(weights * seen**2)))
-    state = jnp.where(fell_back, smoothed_ends(core, manifold, _mean_step(dt, u), y, present)[1], fit.path[-1])
+    state = jnp.where(fell_back, smoothed_ends(core, manifold, dt, y, present, u)[1], fit.path[-1])
     rms = jnp.sqrt(fit.misfit / jnp.maximum(measured, 1.0))
     return StateEstimate(state[:n], state[n:], _covariance(fit, -1, typical, measured), rms, fell_back)
 

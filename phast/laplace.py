@@ -3,7 +3,8 @@
 Coefficients have the covariance that a sharp fit leaves (:class:`Evidence`, a Laplace approximation). With them moves
 the state that explains the context best, by the one Gauss–Newton step that the implicit function theorem asks for; what
 noise leaves open of that state comes on top. A model's own error is no noise, so the spread is compared once with the
-errors of forecasts over the data that were learned from, and widened by what it lacked.
+errors of forecasts over the data that were learned from, and widened by what it lacked. What will be measured is off by
+the noise of the measurement too: that is added, not widened.
 """
 
 import functools
@@ -27,7 +28,7 @@ _ANYWHERE = np.pi / np.sqrt(3.0)  # the deviation of an angle about which nothin
 
 
 class Spread(NamedTuple):
-    """Forecasts and one standard deviation around them, for each trajectory, step and coordinate."""
+    """Forecasts and one standard deviation of what is measured around them, by trajectory, step and coordinate."""
 
     q: Float[np.ndarray, "*batch H n"]
     deviation: Float[np.ndarray, "*batch H n"]
@@ -39,10 +40,16 @@ def spread(
     """The model's forecasts and their standard deviations; ``u`` and ``past`` as for a rollout, batched."""
     if model.evidence is None:
         raise InputError("this model carries no evidence of its fit: learn it again to have a spread")
-    q, variance = shared_out(functools.partial(_forecasts, model, horizon), contexts, u, past)
-    deviation = model.evidence.inflation * np.sqrt(np.asarray(variance))
+    q, carried = _carried(model, contexts, horizon, u, past)
+    deviation = np.hypot(model.evidence.inflation * carried, model.noise)
     limit = np.where(np.asarray(model.manifold.circles), _ANYWHERE, np.inf)
-    return Spread(np.asarray(q), np.minimum(deviation, limit))
+    return Spread(q, np.minimum(deviation, limit))
+
+
+def _carried(model: ModelAware, contexts, horizon: int, u: PyTree, past: PyTree) -> tuple[np.ndarray, np.ndarray]:
+    """Forecasts, and the deviations of the motion itself that coefficients and states give them."""
+    q, variance = shared_out(functools.partial(_forecasts, model, horizon), contexts, u, past)
+    return np.asarray(q), np.sqrt(np.asarray(variance))
 
 
 @eqx.filter_jit
@@ -57,14 +64,18 @@ def _forecasts(model: ModelAware, horizon: int, contexts, u, past) -> tuple[Arra
         before = steps_of(before, max(context.shape[0] - model.window, 0))
         weights = jnp.ones((y.shape[0], 1)) * balance(model.noise, n)[1]
         start = model.start(context, before)
-        settled = explain(model.core, model.manifold, y, weights, start, before).path[-1]
+
+        def last(core, x):
+            q, p = core.rollout(x[:n], x[n:], y.shape[0] - 1, before)
+            return jnp.concatenate([q[-1], p[-1]])
+
+        settled = last(model.core, start)
 
         def path(theta, shift):
             core = Core(rebuild(theta), model.core.transition)
             here = explain(core, model.manifold, y, weights, start, before)
             moved = start + step_down(here.normal, here.gradient, 0.0)
-            end = explain(core, model.manifold, y, weights, moved, before).path[-1]
-            x = jnp.concatenate([state.q, state.p]) + end - settled + shift
+            x = jnp.concatenate([state.q, state.p]) + last(core, moved) - settled + shift
             return core.rollout(x[:n], x[n:], horizon, inputs)[0]
 
         still = jnp.zeros(2 * n)
@@ -94,10 +105,12 @@ def calibrated(model: ModelAware, data: Trajectories, *, seed: int = 0) -> Model
     windows = windows.subset(np.sort(chosen))
     held, q = held_over(windows), jnp.asarray(windows.q)
     past, future = steps_within(held, 0, model.window - 1), steps_within(held, model.window - 1)
-    told = spread(model, q[:, : model.window], horizon, future, past)
-    error = np.abs(np.asarray(data.manifold.difference(jnp.asarray(told.q), q[:, model.window :])))
-    lacking = np.quantile(error / np.maximum(told.deviation, np.finfo(float).tiny), _INSIDE)
-    wider = model.evidence.inflation * max(1.0, float(lacking)) if np.isfinite(lacking) else 1.0
+    told, carried = _carried(model, q[:, : model.window], horizon, future, past)
+    error = np.asarray(data.manifold.difference(jnp.asarray(told), q[:, model.window :]))
+    beyond = np.sqrt(np.maximum(error**2 - np.square(model.noise), 0.0))  # what noise does not explain
+    needed = beyond / np.maximum(carried, np.finfo(float).tiny)
+    needed = needed[np.isfinite(needed)]
+    wider = max(1.0, float(np.quantile(needed, _INSIDE))) if len(needed) else 1.0
     return eqx.tree_at(lambda m: m.evidence.inflation, model, wider)
 
 

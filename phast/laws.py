@@ -5,11 +5,12 @@
     friction    viscous · coulomb · quadratic · free · none, joined by +
     port        identity · learned · 1,0;0,1
 
-Every learned coefficient starts uninformed, in units that the motion itself gives: how far, how fast, how sharply it
-turns. So a charge of 10⁻⁶ C and a temperature of 300 K are as easy to learn as an angle.
+Every learned coefficient starts uninformed, in units that the motion itself gives: about where, how far, how fast, how
+sharply it turns. So a charge of 10⁻⁶ C, a temperature of 300 K and an encoder whose zero is on top are as easy to learn
+as an angle.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -24,7 +25,6 @@ from phast.datasets import Trajectories
 from phast.derivatives import choose_smoother, differentiate, evenly, noise_scale
 from phast.errors import InputError
 from phast.hamiltonian import PortHamiltonian
-from phast.manifold import Manifold
 from phast.sharp import check_motion, free_damping, free_potential, require_float64
 
 REGIMES = ("known", "partial", "unknown")
@@ -86,11 +86,13 @@ def compose(regime: str, wanted: Wanted, data: Trajectories, *, pairs: bool = Fa
         raise InputError(f"unknown regime '{regime}': choose known, partial or unknown")
     require_float64()
     check_motion(data)
-    port = _port(wanted.port, data)
-    scales = Scales.of(data)
-    mass = wanted.mass if isinstance(wanted.mass, AbstractMass) else _mass(wanted.mass, data, scales, port)
+    rows, scales = _rows(wanted.port, data), Scales.of(data)
+    mass = wanted.mass
+    if not isinstance(mass, AbstractMass):
+        mass = _mass(mass, data, scales, driven=data.u is not None and rows != "learned")
     scales = scales._replace(mass=_level(mass, data))
-    template = _template(regime, wanted.potential, data.manifold, scales)
+    port = _unknown_port(data, scales) if rows == "learned" else rows
+    template = _template(regime, wanted.potential, data, scales)
     free = () if regime == "known" else free_potential(data, pairs, unit=scales.energy)
     parts = (*template, *free)
     friction = wanted.friction
@@ -112,7 +114,7 @@ def _default(friction: str | None, regime: str) -> str:
 # --- potentials ------------------------------------------------------------------------------------------------------
 
 
-def _template(regime: str, wanted, manifold: Manifold, scales: Scales) -> tuple[AbstractPotential, ...]:
+def _template(regime: str, wanted, data: Trajectories, scales: Scales) -> tuple[AbstractPotential, ...]:
     if regime == "unknown":
         if wanted is not None:
             raise InputError("regime 'unknown' has no template: leave the potential out, or choose 'partial'")
@@ -121,11 +123,12 @@ def _template(regime: str, wanted, manifold: Manifold, scales: Scales) -> tuple[
         raise InputError(f"regime '{regime}' needs potential=…, e.g. cosine, quadratic, or Cosine(9.81)")
     if isinstance(wanted, AbstractPotential):
         return (wanted,)
-    return tuple(_potential(word.strip(), manifold, scales) for word in wanted.split("+"))
+    return tuple(_potential(word.strip(), data, scales) for word in wanted.split("+"))
 
 
-def _potential(text: str, manifold: Manifold, scales: Scales) -> AbstractPotential:
+def _potential(text: str, data: Trajectories, scales: Scales) -> AbstractPotential:
     kind, _, strength = text.partition(":")
+    manifold = data.manifold
     angles = tuple(i for i, circle in enumerate(manifold.circles) if circle)
     lines = tuple(i for i, circle in enumerate(manifold.circles) if not circle)
     if kind == "cosine":
@@ -138,13 +141,23 @@ def _potential(text: str, manifold: Manifold, scales: Scales) -> AbstractPotenti
         raise InputError(f"unknown potential '{text}': choose cosine, quadratic or chain, or a strength, 'cosine:9.8'")
     if not where:
         raise InputError(f"potential '{kind}' is of angles: declare them, e.g. '{manifold.names[0]}:angle'")
-    found = _of_strength(build, strength, text) if strength else _uninformed(build, len(where), unit)
+    found = _of_strength(build, strength, text) if strength else _uninformed(build, data, where, unit, scales)
     return found if len(where) == manifold.size else Some(found, where)
 
 
-def _uninformed(build: Callable, count: int, unit: float) -> AbstractPotential:
-    """Strengths and centres to be found."""
-    return build(Positive.uninformed(count, unit=unit), Real.starting_at(np.zeros(count)))
+def _uninformed(
+    build: Callable, data: Trajectories, where: tuple[int, ...], unit: float, scales: Scales
+) -> AbstractPotential:
+    """Strengths and centres to be found, the latter from the middle of the motion."""
+    q, circles = data.q[..., list(where)], np.asarray(data.manifold.circles)[list(where)]
+    centre = _middle(np.cumsum(q, axis=2) if build is ChainCosine else q, circles)
+    scale = 1.0 if circles.all() else scales.position
+    return build(Positive.uninformed(len(where), unit=unit), Real.starting_at(centre, unit=scale))
+
+
+def _middle(q: Float[np.ndarray, "N T k"], circles: np.ndarray) -> Float[np.ndarray, " k"]:
+    """The mean position; of angles, the direction of the mean of their arrows."""
+    return np.where(circles, np.angle(np.mean(np.exp(1j * q), axis=(0, 1))), np.mean(q, axis=(0, 1)))
 
 
 def template(text: str) -> AbstractPotential:
@@ -167,7 +180,7 @@ def _of_strength(build: Callable, strength: str, text: str) -> AbstractPotential
 # --- masses ----------------------------------------------------------------------------------------------------------
 
 
-def _mass(text: str, data: Trajectories, scales: Scales, port) -> AbstractMass:
+def _mass(text: str, data: Trajectories, scales: Scales, *, driven: bool) -> AbstractMass:
     """Without a known force the scale of M is open: its first entry is then the anchor, one."""
     n = data.manifold.size
     if text not in MASSES:
@@ -175,7 +188,6 @@ def _mass(text: str, data: Trajectories, scales: Scales, port) -> AbstractMass:
         if len(given) not in (1, n) or min(given) <= 0.0:
             raise InputError(f"mass '{text}': give one positive number, or {n}, or choose {', '.join(MASSES)}")
         return ConstantMass(given[0] if len(given) == 1 else given)
-    driven = data.u is not None and not isinstance(port, jnp.ndarray)
     unit = scales.input / scales.acceleration if driven else 1.0
     if text == "learned":
         if not driven:
@@ -218,23 +230,28 @@ def _law(terms: list[str], n: int, scales: Scales, links: bool) -> Friction:
 # --- ports -----------------------------------------------------------------------------------------------------------
 
 
-def _port(wanted, data: Trajectories):
-    """G: None for one input per coordinate, numbers where it is given, an array where it is to be learned."""
+def _rows(wanted: str | Sequence | None, data: Trajectories) -> tuple | str | None:
+    """G: None for one input per coordinate, numbers where it is given, "learned" where it is to be found."""
     if data.u is None:
         if wanted is not None:
             raise InputError("a port needs inputs: name their columns")
         return None
     n, m = data.manifold.size, data.u.shape[2]
-    if wanted is None or wanted == "identity":
+    if wanted is None or (isinstance(wanted, str) and wanted == "identity"):
         if n != m:
             raise InputError(f"{m} input(s), {n} coordinate(s): give the port as {n} rows of {m} numbers, or 'learned'")
         return None
-    if wanted == "learned":
-        return jnp.zeros((n, m))
-    rows = tuple(_numbers(row, f"port '{wanted}'") for row in wanted.split(";")) if isinstance(wanted, str) else wanted
-    if np.shape(rows) != (n, m):
-        raise InputError(f"port of shape {np.shape(rows)}: give {n} rows of {m} numbers, e.g. '1,0;0,1'")
+    if isinstance(wanted, str) and wanted == "learned":
+        return "learned"
+    rows = [_numbers(row, f"port '{wanted}'") for row in wanted.split(";")] if isinstance(wanted, str) else wanted
+    if [len(row) for row in rows] != [m] * n or not np.isfinite(np.asarray(rows, dtype=float)).all():
+        raise InputError(f"port {wanted}: give {n} row(s) of {m} number(s), e.g. '1,0;0,1', or 'learned'")
     return tuple(tuple(map(float, row)) for row in rows)
+
+
+def _unknown_port(data: Trajectories, scales: Scales) -> Real:
+    shape = data.manifold.size, data.u.shape[2]
+    return Real.starting_at(np.zeros(shape), unit=scales.force / scales.input)
 
 
 def _numbers(text: str, what: str) -> tuple[float, ...]:

@@ -158,13 +158,13 @@ def sharpen(
         )
     rng, n = np.random.default_rng(seed), data.manifold.size
     even = evenly(data)
-    noise = noise_scale(even) if noise is None else np.broadcast_to(np.asarray(noise, dtype=float), (n,))
+    noise = noise_scale(data) if noise is None else np.broadcast_to(np.asarray(noise, dtype=float), (n,))
     on_stage("matching accelerations")
     smoother = choose_smoother(even, noise)
     samples = differentiate(even, smoother)
     chosen = rng.permutation(len(samples.q))[:MATCH_SAMPLES]
     samples = jax.tree.map(lambda x: x[chosen], samples)
-    passed = noise * float(np.linalg.norm(smoother.kernels(data.dt)[2]))
+    passed = noise * float(np.linalg.norm(smoother.kernels(even.dt)[2]))
     system = match(system, samples, deviation=np.maximum(passed, 1e-3 * np.std(samples.a, axis=0) + _TINY))
 
     on_stage("choosing the time step")
@@ -269,7 +269,7 @@ def _final_positions(
     present, n = jnp.ones(windows.length), windows.manifold.size
 
     def one(y, u):
-        x = smoothed_ends(core, windows.manifold, windows.dt, y, present)[0]
+        x = smoothed_ends(core, windows.manifold, windows.dt, y, present, u)[0]
         return core.rollout(x[:n], x[n:], windows.length - 1, u)[0][-1]
 
     return jax.vmap(one)(q, held_over(windows))

@@ -49,7 +49,7 @@ def _smoothed(stiffness: float) -> Callable[[Core, Trajectories, Array], State]:
     """The MAP smoother's state at the last sample."""
 
     def state(core, data, y):
-        q, v = smooth_map(unwrapped(data.manifold, y), jnp.ones(y.shape[0]), data.dt, stiffness)
+        q, v = smooth_map(unwrapped(data.manifold, y), jnp.ones(y.shape[0]), data.dt, stiffness=stiffness)
         return q[-1], core.system.momentum(q[-1], v[-1])
 
     return state

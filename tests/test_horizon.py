@@ -69,7 +69,7 @@ def test_inputs_that_acted_on_the_window_are_reckoned_with(driven):
     assert abs(float(untold.p[0]) - p[0, 9, 0]) > 1e-2
     future = phast.forecast(model(), q[:, :10], 30, u=u[:, 9:39], past=u[:, :9])
     np.testing.assert_allclose(future, q[:, 10:40], atol=1e-7)
-    with pytest.raises(InputError, match=r"past has shape .* \(12, 9, inputs\)"):
+    with pytest.raises(InputError, match=r"past has shape .* \(12, 9, 1\)"):
         phast.forecast(model(), q[:, :10], 30, u=u[:, 9:39], past=u[:, :10])
 
 

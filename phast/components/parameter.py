@@ -51,17 +51,21 @@ class Positive(AbstractLearned):
 
 
 class Real(AbstractLearned):
-    """A learned number (or array) of either sign."""
+    """A learned number (or array) of either sign: unit · value, with ``value`` trained."""
 
     value: Float[Array, "*shape"]
+    unit: float = eqx.field(static=True, default=1.0)
+
+    def __check_init__(self):
+        check_unit(self.unit)
 
     @classmethod
-    def starting_at(cls, value) -> "Real":
+    def starting_at(cls, value, unit: float = 1.0) -> "Real":
         """The number that begins at ``value``."""
-        return cls(jnp.asarray(value, dtype=float))
+        return cls(jnp.asarray(value, dtype=float) / unit, unit)
 
     def __call__(self):
-        return self.value
+        return self.unit * self.value
 
 
 class Bounded(AbstractLearned):
@@ -93,7 +97,7 @@ def is_trained(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and eqx.is_inexact_array(leaf)
 
 
-def value_of(coefficient: Offset | Bounded) -> Float[Array, "*shape"]:
+def value_of(coefficient: Offset | Bounded | Array) -> Float[Array, "*shape"]:
     """The number or array behind a given or a learned coefficient."""
     return coefficient() if isinstance(coefficient, AbstractLearned) else jnp.asarray(coefficient, dtype=float)
 
