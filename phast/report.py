@@ -27,7 +27,6 @@ from phast.tables import Comparison, compare, figure, published
 
 _SHOWN = ("paper", "sharp")
 _KINDS = ("theta_wrap_mse", "mixed_mse", "mse")
-_FIELDS = {"system": str, "model": str, "preset": str, "seed": int, "noise": (int, float), "parameters": int}
 _COLUMNS = {  # heading -> (metric, what it says)
     "rollout": ("rollout_{kind}_h100", "mean squared error over 100 steps forecast open loop from 10 positions"),
     "median": ("rollout_{kind}_h100_median", "the same error of the median test trajectory"),
@@ -73,16 +72,7 @@ def collect(folder: str | os.PathLike, systems: Sequence[str] = ()) -> list[Run]
     if not paths or (missing := wanted - {path.parent.parent.name for path in paths}):
         of = f" of {', '.join(sorted(missing if paths else wanted))}" if wanted else ""
         raise InputError(f"no records{of} in '{folder}': make them with `phast suite`, or name their folder: --results")
-    return [Run(_record(path), model if (model := path.with_suffix(".phast")).exists() else None) for path in paths]
-
-
-def _record(path: Path) -> Record:
-    record = read_record(path)
-    metrics = record.get("metrics")
-    good = isinstance(metrics, dict) and all(isinstance(x, int | float | None) for x in metrics.values())
-    if not good or not all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items()):
-        raise InputError(f"{path}: not the record of a run: delete it to run it again")
-    return record
+    return [Run(read_record(path), model if (model := path.with_suffix(".phast")).exists() else None) for path in paths]
 
 
 # --- one model of one system, over its seeds -------------------------------------------------------------------------
@@ -189,14 +179,14 @@ def _ratio(value: float | None) -> Cell:
 def _line(entry: Entry) -> dict[str, Cell]:
     """A model in one line."""
     measured = {name: _cell(entry.metric(metric.format(kind=entry.kind))) for name, (metric, _) in _COLUMNS.items()}
-    parameters, theirs = entry.runs[0].record["parameters"], entry.as_published
+    parameters, theirs = entry.runs[0].record.get("parameters"), entry.as_published
     note = _NEXT_STEPS if theirs and theirs.metric == entry.kind else ""
     return {
         "rollout": measured.pop("rollout"),
         "paper": Cell(figure(theirs.published[0]), theirs.published[0], note) if theirs else Cell(""),
         "ours/paper": _ratio(theirs.ratio if theirs else None),
         **measured,
-        "parameters": Cell(f"{parameters:,}", parameters),
+        "parameters": Cell("") if parameters is None else Cell(f"{parameters:,}", parameters),
         "seeds": Cell(str(len(entry.runs)), len(entry.runs)),
     }
 
