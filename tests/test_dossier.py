@@ -220,6 +220,11 @@ def test_damping_at_a_speed_is_the_force_it_takes_over_the_speed(joints):
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
+def _as_table(piece):
+    degrees, x = np.rad2deg(piece.q[:, 0]), piece.q[:, 1]
+    return pd.DataFrame({"run": piece.label, "clock": piece.t, "theta": degrees, "x": x, "tau": piece.u[:, 0]})
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     """A folder with a model that remembers its columns, and a driven recording in degrees with an uneven clock."""
