@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float
 from phast.components.lowrank import solve_spd
 from phast.forecaster import AbstractIdentifiable, Core, Filtered, Held, Inputs, Past, steps_of
 from phast.hamiltonian import PortHamiltonian
+from phast.integrators import DiscreteGradient, ImplicitMidpoint, Transition, leapfrog
 from phast.manifold import Manifold
 
 ITERATIONS = 8
@@ -293,16 +294,26 @@ class ModelAware(AbstractIdentifiable):
     def learned_system(self) -> PortHamiltonian:
         return self.core.system
 
+    @property
+    def observer(self) -> Core:
+        """What states are fitted through: the core, or where its step is a solve for exact energy, a quicker one of the
+        same order, since a fit differentiates it over and over."""
+        step = self.core.transition
+        if not (isinstance(step, Transition) and isinstance(step.core, DiscreteGradient)):
+            return self.core
+        quicker = leapfrog() if self.core.system.separable else ImplicitMidpoint()
+        return Core(self.core.system, Transition(quicker, step.damping, step.timestep))
+
     def estimate(self, context: Float[Array, "K n"], past: Past = None) -> StateEstimate:
         """The state at the end of a context, from its last ``window`` samples and the inputs between them."""
         past = steps_of(past, max(context.shape[0] - self.window, 0))
-        return estimate_state(self.core, self.manifold, self.dt, context[-self.window :], u=past, noise=self.noise)
+        return estimate_state(self.observer, self.manifold, self.dt, context[-self.window :], u=past, noise=self.noise)
 
     def start(self, context: Float[Array, "K n"], past: Past = None) -> Float[Array, " twice_n"]:
         """The state at the first of the last ``window`` samples that explains them best; ``past`` is theirs."""
         y = context[-self.window :]
         weights = jnp.ones((y.shape[0], 1)) * balance(self.noise, y.shape[1])[1]
-        return fit_window(self.core, self.manifold, self.dt, y, weights, past).start
+        return fit_window(self.observer, self.manifold, self.dt, y, weights, past).start
 
     def slide(self, q: Float[Array, "T n"], u: Inputs = None) -> tuple[Float[Array, "T twice_n"], Array]:
         """States and their covariances at every sample, each from the last ``window`` positions.
@@ -310,13 +321,13 @@ class ModelAware(AbstractIdentifiable):
         Windows differ by one sample, so one Gauss–Newton step from where the last one ended is enough, and of its
         slopes only that of the newest step is new: the others stay as they were when they entered the window.
         """
-        length, n = q.shape
+        (length, n), observer = q.shape, self.observer
         window = min(self.window, length)
         cell = jnp.arange(window)
         typical, share = balance(self.noise, n)
 
         def advance(x, u_t):
-            return jnp.concatenate(self.core(x[:n], x[n:], u_t))
+            return jnp.concatenate(observer(x[:n], x[n:], u_t))
 
         def one(carry, t):
             start, slopes = carry
@@ -328,9 +339,9 @@ class ModelAware(AbstractIdentifiable):
             begin = jnp.eye(2 * n, dtype=q.dtype)
             flow = jax.lax.scan(lambda f, a: (a @ f,) * 2, begin, slopes[:-1])[1]
             flow = jnp.concatenate([begin[None], flow])
-            before = _weighed(self.core, self.manifold, y, weights, _path(self.core, start, window, inputs), flow)
-            moved = _path(self.core, start + step_down(before.normal, before.gradient, 1e-9), window, inputs)
-            after = _weighed(self.core, self.manifold, y, weights, moved, flow)
+            before = _weighed(observer, self.manifold, y, weights, _path(observer, start, window, inputs), flow)
+            moved = _path(observer, start + step_down(before.normal, before.gradient, 1e-9), window, inputs)
+            after = _weighed(observer, self.manifold, y, weights, moved, flow)
             fit = jax.tree.map(lambda new, old: jnp.where(after.cost < before.cost, new, old), after, before)
             covariance = _covariance(fit, here, typical, n * (here + 1.0))
             state = fit.path[here]
