@@ -7,6 +7,7 @@ errors of forecasts over the data that were learned from, and widened by what it
 the noise of the measurement too: that is added, not widened.
 """
 
+import dataclasses
 import functools
 from typing import NamedTuple
 
@@ -48,14 +49,15 @@ def spread(
 
 def _carried(model: ModelAware, contexts, horizon: int, u: PyTree, past: PyTree) -> tuple[np.ndarray, np.ndarray]:
     """Forecasts, and the deviations of the motion itself that coefficients and states give them."""
-    q, variance = shared_out(functools.partial(_forecasts, model, horizon), contexts, u, past)
+    root = _root(jnp.asarray(model.evidence.covariance))
+    bare = dataclasses.replace(model, evidence=None)  # whose numbers would each compile anew
+    q, variance = shared_out(functools.partial(_forecasts, bare, root, horizon), contexts, u, past)
     return np.asarray(q), np.sqrt(np.asarray(variance))
 
 
 @eqx.filter_jit
-def _forecasts(model: ModelAware, horizon: int, contexts, u, past) -> tuple[Array, Array]:
+def _forecasts(model: ModelAware, root: Float[Array, "k k"], horizon: int, contexts, u, past) -> tuple[Array, Array]:
     theta, rebuild = coefficients_of(model.core.system)
-    root = _root(jnp.asarray(model.evidence.covariance))
     n = model.manifold.size
 
     def one(context, inputs, before):
