@@ -14,16 +14,17 @@ Data flows down this list, and a module imports only from modules above it::
     training                    fitting to first order
     derivatives, identify,
     findings, adaptation,
-    laplace, sharp, laws        fitting to second order, and how sure it is; what to look for, in words
+    laplace, balance, sharp,
+    laws                        fitting to second order, and how sure it is; what to look for, in words
     flow                        forecasts by a plain vector field
     metrics, runs, suite,
     studies                     judging, records, many of them, what decides
     api, tables, foresight,
-    plots, catalogue            what a user calls; the paper's numbers, table by table; forecasts of files; figures
-    curves, gallery, report,
-    peers                       what is drawn; the paper's figures; a page; other tools
+    plots, measured, catalogue  what a user calls; tables; forecasts of files; figures; real recordings; all tables
+    curves, gallery, page,
+    report, dossier, peers      what is drawn; the paper's figures; pages of records and of a model; other tools
     demo, bench, console,
-    research, own, cli          the main job; measurements; the command line
+    own, research, cli          the main job; measurements; the command line
 
 Names are imported when they are first used, so ``import phast`` is cheap.
 """
@@ -62,6 +63,7 @@ MODULES = (
     "findings",
     "adaptation",
     "laplace",
+    "balance",
     "sharp",
     "laws",
     "flow",
@@ -72,19 +74,22 @@ MODULES = (
     "suite",
     "studies",
     "api",
+    "tables",
     "foresight",
     "plots",
-    "tables",
+    "measured",
     "catalogue",
     "curves",
     "gallery",
+    "page",
     "report",
+    "dossier",
     "peers",
     "demo",
     "bench",
     "console",
-    "research",
     "own",
+    "research",
     "cli",
 )
 

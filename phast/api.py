@@ -41,7 +41,7 @@ from phast.laplace import Spread, calibrated
 from phast.laws import Wanted, compose
 from phast.recording import Recording
 from phast.runs import as_batch
-from phast.sharp import WINDOW, check_motion, natural_window, sharpen
+from phast.sharp import WINDOW, check_motion, made_passive, natural_window, sharpen
 from phast.training import AbstractLoss, History, NextStepLoss, Settings, fit
 
 Regime = Literal["known", "partial", "unknown"]
@@ -109,13 +109,13 @@ def learn(
             compose(regime, Wanted(potential, mass, damping, port), trajectories, pairs=pairs),
             trajectories,
             seed=seed,
-            passive=passive,
             context=_context_length(context, window, trajectories),
             window=window,
             on_stage=on_stage,
         )
         on_stage("judging its spread")
-        return calibrated(model, trajectories, seed=seed)
+        model = calibrated(model, trajectories, seed=seed)
+        return made_passive(model) if passive else model
     if any(isinstance(x, str) for x in (potential, mass, damping)) or not (port is context is None):
         raise InputError("words for components, port and context go with preset='sharp'")
     if trajectories.stretch is not None:
@@ -277,7 +277,7 @@ def forecast(
         raise InputError(f"{type(model).__name__} has no physical state to take over: use mode='autoregressive'")
     inputs = _inputs(model, u, context, horizon, batched, "u")
     if isinstance(model, ModelAware):
-        _warn_of_fallbacks(_estimate_all(model, context, before), batched)
+        warn_of_fallbacks(model, context, before, batched)
     rollout = takeover if mode == "takeover" else autoregressive
     future = roll_out(rollout, model, context, horizon, inputs, before)
     return np.asarray(future if batched else future[0])
@@ -340,6 +340,10 @@ def fitting(model: ModelAware, recording: Recording) -> Recording:
         raise InputError(f"the recording has {given} input(s), but the model {wanted}: name their columns")
     if not 0.2 < recording.dt / model.dt < 5.0:
         raise InputError(f"sampled every {recording.dt:g}, but the model learned at {model.dt:g}: resample it")
+    given, port = len(recording.inputs), model.core.system.port
+    wanted = {0, model.manifold.size} if port is None else {np.shape(port)[1]}
+    if given not in wanted:
+        raise InputError(f"the recording has {given} input(s), but the model {max(wanted)}: name them with inputs=…")
     return dataclasses.replace(recording, dt=model.dt)
 
 
@@ -360,8 +364,9 @@ def _estimate_all(model: ModelAware, contexts, past) -> StateEstimate:
     return jax.vmap(model.estimate)(contexts, past)
 
 
-def _warn_of_fallbacks(found: StateEstimate, batched: bool) -> None:
-    lost = np.flatnonzero(np.asarray(found.fell_back))
+def warn_of_fallbacks(model: ModelAware, contexts: Any, past: Any, batched: bool = True) -> None:
+    """Say which contexts a model cannot explain."""
+    lost = np.flatnonzero(np.asarray(_estimate_all(model, contexts, past).fell_back))
     if len(lost):
         which = (
             f"context {lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}" if batched else "the context"

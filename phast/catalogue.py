@@ -5,6 +5,7 @@ An entry says which runs it needs, nothing else: the numbers are in ``results/``
 """
 
 from phast.errors import InputError
+from phast.measured import Recordings
 from phast.runs import Experiment
 from phast.tables import (
     BASELINES,
@@ -12,6 +13,7 @@ from phast.tables import (
     OTHERS,
     REGIMES,
     AbstractTable,
+    Costs,
     Row,
     Summary,
     Table,
@@ -160,6 +162,14 @@ _PAPER = (
 )
 
 _OURS = (
+    Costs("suite-cost", "What the suite costs: thirteen benchmarks, ten models, five seeds, the paper's recipe"),
+    Table(
+        "baseline-angles",
+        "Baselines that see an angle as (sin, cos) instead of one wrapped number, on Windy Pendulum",
+        tuple(Row(Experiment(_WINDY, model, variation=(("features", "sincos"),)), model) for model in BASELINES),
+        _ROLLOUT,
+        seeds=1,
+    ),
     Table(
         "why-better",
         "Why our KNOWN forecasts better than the published one: what the paper leaves open, one choice at a time",
@@ -175,6 +185,23 @@ _OURS = (
         ),
         ("rollout_theta_wrap_mse_h100", "rollout_takeover_theta_wrap_mse_h100", "damping_r2", "timestep_ratio"),
         seeds=3,
+    ),
+    Table(
+        "why-worse",
+        "Why our VPT and LinOSS are worse than published on some: the gain of the attention, the discretisation",
+        tuple(
+            Row(Experiment(system, model, variation=tuple(variation.items())))
+            for system in ("heat-exchange", "predator-prey")
+            for model, variation in (
+                ("vpt", {}),
+                ("vpt", {"gain": 0.01}),
+                ("vpt", {"gain": 0.0}),
+                ("linoss", {}),
+                ("linoss", {"implicit": False}),
+            )
+        ),
+        ("mse", "next_step_after_burn_in"),
+        seeds=1,
     ),
     Table(
         "windy-sharp",
@@ -205,7 +232,9 @@ _OURS = (
     ),
 )
 
-TABLES: dict[str, AbstractTable] = {entry.name: entry for entry in (*_PAPER, *_OURS)}
+_MEASURED = Recordings("measured", "Measured recordings: forecasts of what was not learned from (rad, K, thousands)")
+
+TABLES: dict[str, AbstractTable] = {entry.name: entry for entry in (*_PAPER, *_OURS, _MEASURED)}
 
 NOT_YET: dict[str, str] = {
     "casimir": "Energy-Casimir control on the true pendulum, q-only sensing",

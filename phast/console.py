@@ -145,6 +145,8 @@ class RunsShown:
 
     def __enter__(self) -> "RunsShown":
         if self._bar is not None:
+            # Rich reckons from the last half minute, in which no run may end: what is left is said in words instead.
+            self._bar.columns = self._bar.columns[:-1]
             self._bar.start()
             self._task = self._bar.add_task("starting", total=self._total, completed=self._before)
             self._refresher = threading.Thread(target=self._refresh, daemon=True)
@@ -174,11 +176,11 @@ class RunsShown:
         if fresh <= 0 or done >= self._total:
             return ""
         seconds = (time.monotonic() - self._begun) / fresh * (self._total - done)
-        return f", about {seconds / 60:.0f} min left" if seconds > 90 else f", about {seconds:.0f} s left"
+        return f", about {seconds / 60:.0f} min to go" if seconds > 90 else f", about {seconds:.0f} s to go"
 
     def _refresh(self) -> None:
         """Records are counted on disk: a job of several seeds leaves one after the other."""
         while not self._over.wait(0.5):
             done = self._count_done()
-            said = f"{len(self._running)} running, {self._total - done} left"
+            said = f"{len(self._running)} running, {self._total - done} left{self._left()}"
             self._bar.update(self._task, completed=done, description=said)

@@ -41,6 +41,17 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> Path:
     return Path(path)
 
 
+def check_writable(folder: str | os.PathLike) -> None:
+    """Refuse a folder that could not be written into, before anything is computed for it."""
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write into {folder}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write into {folder}: Permission denied")
+
+
 def cache_directory() -> Path:
     """$PHAST_CACHE, or phast's folder in the user's cache directory."""
     if chosen := os.environ.get("PHAST_CACHE"):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from phast.components.damping import depends_on_velocity
 from phast.components.parameter import AbstractLearned, Positive
 from phast.components.potential import gradient
 from phast.datasets import Trajectories
@@ -100,10 +101,29 @@ def along(data: Trajectories, coordinate: int, count: int) -> Float[np.ndarray, 
     return points
 
 
-def damping_band(found: Identified, q: Float[np.ndarray, "N n"]) -> tuple[np.ndarray, np.ndarray]:
-    """The diagonal of D(q) and its standard deviation, at configurations q, at rest."""
-    rest = jnp.zeros(q.shape[1])
-    return _band(found, q, lambda system, x: system.damping.operator(x, rest).diagonal_part())
+def typical_speed(system: PortHamiltonian, data: Trajectories) -> Float[np.ndarray, " n"]:
+    """The root mean square speed of each coordinate, at which friction is looked at; rest, where there is none."""
+    if not depends_on_velocity(system.damping):
+        return np.zeros(data.manifold.size)
+    steps = np.asarray(data.manifold.difference(jnp.asarray(data.q[:, 1:]), jnp.asarray(data.q[:, :-1])))
+    return np.sqrt(np.mean((steps / np.diff(data.times)[..., None]) ** 2, axis=(0, 1)))
+
+
+def damping_band(
+    found: Identified, q: Float[np.ndarray, "N n"], speed: float | Float[np.ndarray, " n"] = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The diagonal of D(q, v) and its standard deviation, at configurations q.
+
+    Each entry is that of its coordinate moving at its ``speed`` and the others at rest: what it takes to drag that one
+    alone, over the speed. Of friction, look at a speed that the data have: at rest D is Coulomb's term over a number
+    that only smooths it.
+    """
+    alone = jnp.diag(jnp.broadcast_to(jnp.asarray(speed, dtype=float), (q.shape[1],)))
+
+    def diagonal(system: PortHamiltonian, x: Array) -> Array:
+        return jnp.diagonal(jax.vmap(lambda v: system.damping.operator(x, v).diagonal_part())(alone))
+
+    return _band(found, q, diagonal)
 
 
 def force_band(found: Identified, q: Float[np.ndarray, "N n"]) -> tuple[np.ndarray, np.ndarray]:

@@ -137,6 +137,7 @@ def shared_out(run: Callable[..., PyTree], *batches: PyTree) -> PyTree:
     if share < _SMALLEST_SHARE or share == count:
         return run(*batches)
     starts = [min(start, count - share) for start in range(0, count, share)]  # the last overlaps: one shape for all
+    precise = jax.config.jax_enable_x64  # a thread does not know in which context it was started
 
     precise = jax.config.jax_enable_x64  # within a context manager, of this thread alone
 

@@ -20,7 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from phast.adaptation import adapt
-from phast.api import fitting, spread
+from phast.api import fitting, spread, warn_of_fallbacks
 from phast.datasets import refuse_turns
 from phast.errors import InputError
 from phast.files import replacing
@@ -77,17 +77,22 @@ class Foresight:
         content: dict[str, Any] = {"trajectories": len(self.contexts), "horizon": self.q.shape[1], "mode": self.mode}
         content["steps_compared"] = known
         if known:
-            content |= self._errors(known)
+            content |= self._errors()
         return content
 
-    def _errors(self, known: int) -> dict[str, float]:
-        truth = np.stack([context.truth[:known] for context in self.contexts])
+    def off(self) -> dict[str, Float[np.ndarray, "B known n"]]:
+        """How far off over the steps that were measured: the forecasts, standing still, and going on as before."""
+        known = min(len(context.truth) for context in self.contexts)
+        truth = jnp.asarray(np.stack([context.truth[:known] for context in self.contexts]))
+        paths = {
+            "model": self.q[:, :known],
+            "standing still": np.stack([np.tile(c.q[-1], (known, 1)) for c in self.contexts]),
+            "constant velocity": np.stack([_straight(c, known) for c in self.contexts]),
+        }
+        return {name: np.asarray(self.manifold.difference(jnp.asarray(q), truth)) for name, q in paths.items()}
 
-        def off(q: np.ndarray) -> np.ndarray:
-            return np.asarray(self.manifold.difference(jnp.asarray(q[:, :known]), jnp.asarray(truth)))
-
-        own, still = off(self.q), off(np.stack([np.tile(c.q[-1], (known, 1)) for c in self.contexts]))
-        moving = off(np.stack([_straight(c, known) for c in self.contexts]))
+    def _errors(self) -> dict[str, float]:
+        own, still, moving = self.off().values()
         told = {
             "mse": float(np.mean(own**2)),
             "mse_median": float(np.median(np.mean(own**2, axis=(1, 2)))),
@@ -97,8 +102,8 @@ class Foresight:
             "rms_constant_velocity": float(np.sqrt(np.mean(moving**2))),
         }
         if self.deviation is not None:
-            told["within_one_deviation"] = float(np.mean(np.abs(own) <= self.deviation[:, :known]))
-            told["within_two_deviations"] = float(np.mean(np.abs(own) <= 2.0 * self.deviation[:, :known]))
+            told["within_one_deviation"] = float(np.mean(np.abs(own) <= self.deviation[:, : own.shape[1]]))
+            told["within_two_deviations"] = float(np.mean(np.abs(own) <= 2.0 * self.deviation[:, : own.shape[1]]))
         return told
 
     def told(self) -> Iterator[str]:
@@ -153,7 +158,7 @@ def _timed(model: AbstractIdentifiable, recording: Recording) -> Recording:
     if recording.manifold != model.manifold:
         raise InputError("the recording has other coordinates than the model")
     if not recording.even or abs(recording.dt - model.dt) > 1e-3 * model.dt:
-        raise InputError(f"sampled every {recording.dt:g}, but the model was trained at even steps of {model.dt:g}")
+        raise InputError(f"sampled every {recording.dt:g}, but the model was trained at {model.dt:g}: make steps even")
     return recording
 
 
@@ -227,6 +232,8 @@ def _joint(model: AbstractIdentifiable, contexts: Sequence[Context], asked: Aske
         _nothing_as_none(jax.tree.map(lambda *x: jnp.stack(x), *(getattr(context, name) for context in contexts)))
         for name in ("past", "future")
     )
+    if isinstance(model, ModelAware):
+        warn_of_fallbacks(model, q, past)
     if isinstance(model, ModelAware) and model.evidence is not None:
         told = spread(model, q, asked.horizon, u=future, past=past)
         return Foresight(contexts, told.q, told.deviation, manifold, asked.mode)
@@ -257,19 +264,17 @@ def write_states(recording: Recording, states: Sequence[Filtered], path: str | o
     _write(path, recording.manifold, labels, times, arrays)
 
 
-def _write(path, manifold: Manifold, labels: Sequence[str], times, arrays: dict[str, Sequence[np.ndarray]]) -> None:
+def _write(path, manifold: Manifold, labels: Sequence[str], times, arrays: dict[str, Any]) -> None:
     path = Path(path)
     columns: dict[str, Any] = {"trajectory": np.repeat(labels, [len(t) for t in times]), "t": np.concatenate(times)}
     for kind, parts in arrays.items():
         names = manifold.coordinates if kind == "q" else [f"{kind}({name})" for name in manifold.names]
-        columns |= dict(zip(names, np.concatenate(list(parts)).T, strict=True))
+        columns |= dict(zip(names, np.concatenate([np.asarray(x, dtype=float) for x in parts]).T, strict=True))
     frame = pd.DataFrame(columns)
     kinds = {
         ".csv": lambda file: frame.to_csv(file, index=False),
         ".parquet": lambda file: frame.to_parquet(file, index=False),
-        ".npz": lambda file: np.savez(
-            file, **{name: frame[name].to_numpy(dtype=_stored(frame[name])) for name in frame}
-        ),
+        ".npz": lambda file: np.savez(file, **_stacked(manifold, times, arrays)),
     }
     if path.suffix not in kinds:
         raise InputError(f"'{path}': the ending must be .csv, .parquet or .npz, not '{path.suffix}'")
@@ -277,5 +282,10 @@ def _write(path, manifold: Manifold, labels: Sequence[str], times, arrays: dict[
         kinds[path.suffix](file)
 
 
-def _stored(column: pd.Series) -> type:
-    return str if column.dtype == object or pd.api.types.is_string_dtype(column) else float
+def _stacked(manifold: Manifold, times, arrays: dict[str, Any]) -> dict[str, np.ndarray]:
+    """What :func:`~phast.datasets.load_trajectories` reads."""
+    if len({len(t) for t in times}) > 1:
+        raise InputError("trajectories of different lengths make no array: write a .csv or .parquet file")
+    stacked = {name: np.stack([np.asarray(x, dtype=float) for x in parts]) for name, parts in arrays.items()}
+    dt = np.median(np.concatenate([np.diff(t) for t in times])) if len(times[0]) > 1 else 1.0
+    return stacked | {"t": np.stack(times), "dt": np.float64(dt), "coordinates": np.array(manifold.coordinates)}

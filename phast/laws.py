@@ -264,5 +264,5 @@ def _numbers(text: str, what: str) -> tuple[float, ...]:
     except ValueError:
         raise InputError(f"{what}: '{text}' is not a number") from None
     if not np.isfinite(values).all():
-        raise InputError(f"{what}: '{text}' is not finite")
+        raise InputError(f"{what}: '{text}' is not a finite number")
     return values

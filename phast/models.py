@@ -377,9 +377,9 @@ def transformer(system: System, *, key: PRNGKeyArray, width: int = 64, **variati
     return _stack(TransformerBlock.create, system, key, width=width, before=(Positions(width),), **variation)
 
 
-def vpt(system: System, *, key: PRNGKeyArray, **variation: Any) -> SequenceModel:
-    """Volume-preserving Transformer in a causal form, two layers."""
-    return _stack(VolumePreserving.create, system, key, **variation)
+def vpt(system: System, *, key: PRNGKeyArray, gain: float = 1.0, **variation: Any) -> SequenceModel:
+    """Volume-preserving Transformer in a causal form, two layers; ``gain`` is that of its attention."""
+    return _stack(functools.partial(VolumePreserving.create, gain=gain), system, key, **variation)
 
 
 def _gated(block: type[GRU | LSTM], system: System, key, *, width: int = 64, features="raw", residual=False):

@@ -101,7 +101,7 @@ def fit(
     if len(source) == 1 and _is_system(source[0]):
         fitted = _fit_system(source[0], model, preset, seed, passive, settings, unfinished)
     else:
-        columns = _columns(time, positions, inputs, trajectory, dt, missing)
+        columns = named_columns(time, positions, inputs, trajectory, dt, missing)
         recording = _recorded(source, columns, start, stop)
         about |= {"columns": columns, "notes": list(recording.notes)}
         words = {"regime": regime, "potential": potential, "mass": mass, "damping": friction, "port": port}
@@ -244,11 +244,11 @@ def forecast(
     from phast.forecaster import AbstractIdentifiable
     from phast.foresight import Asked, foresee, write_foresight
 
-    model, recording = _model_and_recording(
+    model, recording = model_and_recording(
         AbstractIdentifiable,
         model_file,
         data_file,
-        _columns(time, positions, inputs, trajectory, dt, missing),
+        named_columns(time, positions, inputs, trajectory, dt, missing),
         (start, stop),
         float64,
     )
@@ -283,7 +283,7 @@ def _coming(model_file: Path, future: Path):
     from phast.checkpoint import describe
     from phast.columns import existing_file, read_table
 
-    names = describe(_found(model_file)).get("columns", {}).get("inputs")
+    names = describe(found_model(model_file)).get("columns", {}).get("inputs")
     if not names:
         raise InputError(f"{model_file}: fitted without inputs: leave --future out")
     table = read_table(existing_file(future))
@@ -335,12 +335,12 @@ def identify(
     from phast.sharp import composition, sharpen
     from phast.systems import system
 
-    columns = _columns(time, positions, inputs, trajectory, dt, missing)
+    columns = named_columns(time, positions, inputs, trajectory, dt, missing)
     data = None
     if _is_model(source):
-        found = load(_found(Path(source)))
+        found = load(found_model(Path(source)))
         if data_file:
-            columns = columns or describe(_found(Path(source))).get("columns", {})
+            columns = columns or describe(found_model(Path(source))).get("columns", {})
             data = _recorded(data_file, columns, start, stop).trajectories()
     elif _is_system(source):
         chosen = system(source)
@@ -357,6 +357,7 @@ def identify(
     content = _print_coefficients(found)
     if data is not None:
         content["fields"] = _print_fields(found, data)
+        content["energy"] = _print_energy(found, data)
         if plot is not None:
             _draw_damping(found, data, plot)
     elif plot is not None:
@@ -394,13 +395,14 @@ def _print_coefficients(model: "ModelAware") -> dict[str, Any]:
 
 
 def _print_fields(model: "ModelAware", data) -> dict[str, Any]:
-    from phast.findings import along, damping_band, force_band, identified
+    from phast.findings import along, damping_band, force_band, identified, typical_speed
     from phast.tables import figure
 
-    fields = {}
+    fields, found = {}, identified(model)
+    speed = typical_speed(found.system, data)
     for i, name in enumerate(data.manifold.names):
         points = along(data, i, 9)
-        force, damped = force_band(identified(model), points), damping_band(identified(model), points)
+        force, damped = force_band(found, points), damping_band(found, points, speed)
         fields[name] = [
             {
                 "at": float(q),
@@ -414,18 +416,32 @@ def _print_fields(model: "ModelAware", data) -> dict[str, Any]:
         others = " (the other coordinates at their medians)" if data.manifold.size > 1 else ""
         print(f"\nAlong {name}{others}:")
         print_table(
-            [name, "force -∂V/∂q", "± (1σ)", "damping d", "± (1σ)"],
+            [name, "force -∂V/∂q", "± (1σ)", f"damping d{f' at speed {speed[i]:.3g}' if speed[i] else ''}", "± (1σ)"],
             [[f"{row['at']:.4g}", *(figure(x) for x in list(row.values())[1:])] for row in fields[name]],
         )
     return fields
 
 
+def _print_energy(model: "ModelAware", data) -> dict[str, float] | None:
+    """Where the energy went, on average over trajectories."""
+    from phast.balance import power_balance
+    from phast.tables import figure
+
+    if data.length <= model.window + 1:
+        return None
+    told = power_balance(model, data)
+    parts = {name: float(getattr(told, name)[:, -1].mean()) for name in ("supplied", "dissipated", "unexplained")}
+    parts |= {"stored": float((told.energy[:, -1] - told.energy[:, 0]).mean())}
+    print(f"\nenergy over a trajectory: {', '.join(f'{name} {figure(value)}' for name, value in parts.items())}")
+    return parts
+
+
 def _draw_damping(model: "ModelAware", data, plot: Path) -> None:
-    from phast.findings import along, damping_band, identified
+    from phast.findings import along, damping_band, identified, typical_speed
     from phast.plots import damping_band_figure, save_figure
 
-    fine = along(data, 0, 201)
-    curve, width = damping_band(identified(model), fine)
+    fine, found = along(data, 0, 201), identified(model)
+    curve, width = damping_band(found, fine, typical_speed(found.system, data))
     save_figure(damping_band_figure(fine[:, 0], curve[:, 0], width[:, 0], name=data.manifold.names[0]), plot)
 
 
@@ -464,9 +480,9 @@ def filter_command(
 
     if not all(x is None or x > 0 for x in (noise, process)):
         raise InputError("--noise and --process are standard deviations: give positive numbers")
-    columns = _columns(time, positions, inputs, trajectory, dt, missing)
+    columns = named_columns(time, positions, inputs, trajectory, dt, missing)
     kinds = (Phast, ModelAware)
-    model, recording = _model_and_recording(kinds, model_file, data_file, columns, (start, stop), float64)
+    model, recording = model_and_recording(kinds, model_file, data_file, columns, (start, stop), float64)
     states = filter_states(model, recording, measurement_noise=noise, process_noise=process)
     write_states(recording, states, output)
     surprise = np.concatenate([each.innovation[1:].reshape(-1) for each in states])
@@ -476,7 +492,7 @@ def filter_command(
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-def _columns(time, positions, inputs, trajectory, dt, missing) -> dict[str, Any]:
+def named_columns(time, positions, inputs, trajectory, dt, missing) -> dict[str, Any]:
     """What was said of the columns."""
     named = {"time": time, "positions": positions, "inputs": inputs, "trajectory": trajectory}
     named |= {"dt": dt, "missing": missing}
@@ -486,13 +502,12 @@ def _columns(time, positions, inputs, trajectory, dt, missing) -> dict[str, Any]
 def _recorded(files: list[str], columns: dict[str, Any], start: float | None, stop: float | None) -> "Recording":
     """The files as one recording; what was handled on the way in is said."""
     import math
-    import sys
 
     from phast.recording import read
 
     recording = read(files[0] if len(files) == 1 else files, **columns)
     for note in recording.notes:
-        print(f"phast: note: {note}", file=sys.stderr)
+        print(f"note: {note}")
     if start is None and stop is None:
         return recording
     return recording.between(-math.inf if start is None else start, math.inf if stop is None else stop)
@@ -508,15 +523,15 @@ def _model_path(path: Path) -> Path:
     return path / MODEL_FILE if path.is_dir() or not path.suffix else path
 
 
-def _found(path: Path) -> Path:
+def found_model(path: Path) -> Path:
     return path / MODEL_FILE if path.is_dir() else path
 
 
-def _model_and_recording(kind, model_file: Path, files: list[str], columns: dict[str, Any], between, float64: bool):
+def model_and_recording(kind, model_file: Path, files: list[str], columns: dict[str, Any], between, float64: bool):
     from phast.api import enable_float64
     from phast.checkpoint import describe, load, needs_float64
 
-    model_file = _found(model_file)
+    model_file = found_model(model_file)
     if float64 or needs_float64(model_file):
         enable_float64()
     model = load(model_file)

@@ -52,18 +52,41 @@ def rollout(
     return figure
 
 
-def forecast_figure(seen: Foresight) -> Figure:
-    """The first forecast with a band of two standard deviations, after its context, beside what was measured next."""
-    first, names = seen.contexts[0], seen.manifold.names
+def measured_figure(seen: Foresight, title: str) -> Figure:
+    """The forecast of median error, and how errors grow with the time ahead, beside standing still."""
+    off = [
+        _off(seen, path) for path in (seen.q, np.stack([np.tile(c.q[-1], (len(c.truth), 1)) for c in seen.contexts]))
+    ]
+    median = int(np.argsort(np.mean(off[0] ** 2, axis=(1, 2)))[len(off[0]) // 2])
+    figure = forecast_figure(seen, median)
+    figure.axes[0].set_title(title, fontsize="medium")
+    ax = figure.axes[0].inset_axes((1.08, 0.0, 0.5, 1.0))
+    first = seen.contexts[0]
+    for colour, label, each in zip(COLOURS, ("forecast", "standing still"), off, strict=False):
+        ax.semilogy(first.after - first.t[-1], np.sqrt(np.mean(each**2, axis=(0, 2))), color=colour, label=label)
+    ax.set(xlabel="time ahead", title="rms error")
+    ax.legend(fontsize="x-small")
+    ax.grid(alpha=0.3)
+    return figure
+
+
+def _off(seen: Foresight, path: np.ndarray) -> np.ndarray:
+    truth = np.stack([context.truth for context in seen.contexts])
+    return np.asarray(seen.manifold.difference(path, truth))
+
+
+def forecast_figure(seen: Foresight, which: int = 0) -> Figure:
+    """One forecast with a band of two standard deviations, after its context, beside what was measured next."""
+    first, names = seen.contexts[which], seen.manifold.names
     figure, axes = plt.subplots(len(names), 1, figsize=(8, 2.6 * len(names)), sharex=True, squeeze=False)
     for i, ax in enumerate(axes[:, 0]):
         ax.axvspan(first.t[0], first.t[-1], color="0.9", label="context")
         measured = np.concatenate([first.q, first.truth])[:, i]
         ax.plot(np.concatenate([first.t, first.after])[: len(measured)], measured, **TRUTH | {"label": "measured"})
         if seen.deviation is not None:
-            low, high = (seen.q[0, :, i] + sign * 2.0 * seen.deviation[0, :, i] for sign in (-1, 1))
+            low, high = (seen.q[which, :, i] + sign * 2.0 * seen.deviation[which, :, i] for sign in (-1, 1))
             ax.fill_between(first.after, low, high, color=COLOURS[0], alpha=0.25, label="± 2σ")
-        ax.plot(first.after, seen.q[0, :, i], "--", color=COLOURS[0], label="forecast")
+        ax.plot(first.after, seen.q[which, :, i], "--", color=COLOURS[0], label="forecast")
         ax.set_ylabel(names[i])
     axes[-1, 0].set_xlabel("time")
     axes[0, 0].legend(loc="upper right", fontsize="small")

@@ -526,7 +526,6 @@ def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: l
         raise InputError(
             f"too short: {SHORTEST} samples without a gap are needed, and the longest stretch has {longest}"
         )
-    _refuse_constant(kept, manifold)
     kept = [_in_radians(piece, chosen.coordinates) for piece in kept]
     for piece in kept:
         refuse_turns(piece.q[None], manifold, labels=[piece.label])
@@ -543,12 +542,6 @@ def _long_enough(pieces: Sequence[Piece]) -> tuple[list[Piece], list[str]]:
     short = [f"{piece.label} ({len(piece.t)})" for piece in pieces if len(piece.t) < SHORTEST]
     notes = [f"fewer than {SHORTEST} samples, left out: trajectory {_few(short)}"] if short else []
     return [piece for piece in pieces if len(piece.t) >= SHORTEST], notes
-
-
-def _refuse_constant(pieces: Sequence[Piece], manifold: Manifold) -> None:
-    for i, name in enumerate(manifold.names):
-        if all((piece.q[:, i] == piece.q[0, i]).all() for piece in pieces):
-            raise InputError(f"position '{name}' never changes: leave it out of the positions")
 
 
 def _in_radians(piece: Piece, coordinates: Sequence[_Coordinate]) -> Piece:

@@ -1,27 +1,17 @@
 """One HTML page to look at: every table and figure of a folder of runs, in a single file that needs no network.
 
 Records make the tables. Where a fitted model lies beside its record, its forecasts, energies and damping are computed
-here once (:mod:`phast.curves`) and travel in the page as JSON; ``report.js`` draws them when they come into view.
-
-Names come from folders and files that anybody may have written. They reach the page through Jinja's escaping alone, and
-the page's own policy lets nothing run but the two scripts whose hashes it states, and nothing load at all.
+here once (:mod:`phast.curves`) and travel in the page as JSON (:mod:`phast.page`); ``report.js`` draws them.
 """
 
-import base64
-import functools
-import hashlib
 import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 import numpy as np
-from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from phast.checkpoint import load
 from phast.curves import CONTEXT, HORIZON, Scene, model_curves, rounded, scene, true_curves
@@ -30,13 +20,13 @@ from phast.errors import InputError
 from phast.files import write_atomically
 from phast.forecaster import AbstractForecaster
 from phast.models import MODELS
+from phast.page import Cell, rendered, table
 from phast.runs import Record, commit, read_record
 from phast.systems import SYSTEMS, System, system
 from phast.tables import Comparison, compare, figure, published
 
 _SHOWN = ("paper", "sharp")
 _KINDS = ("theta_wrap_mse", "mixed_mse", "mse")
-_FIELDS = {"system": str, "model": str, "preset": str, "seed": int, "noise": (int, float), "parameters": int}
 _COLUMNS = {  # heading -> (metric, what it says)
     "rollout": ("rollout_{kind}_h100", "mean squared error over 100 steps forecast open loop from 10 positions"),
     "median": ("rollout_{kind}_h100_median", "the same error of the median test trajectory"),
@@ -82,16 +72,7 @@ def collect(folder: str | os.PathLike, systems: Sequence[str] = ()) -> list[Run]
     if not paths or (missing := wanted - {path.parent.parent.name for path in paths}):
         of = f" of {', '.join(sorted(missing if paths else wanted))}" if wanted else ""
         raise InputError(f"no records{of} in '{folder}': make them with `phast suite`, or name their folder: --results")
-    return [Run(_record(path), model if (model := path.with_suffix(".phast")).exists() else None) for path in paths]
-
-
-def _record(path: Path) -> Record:
-    record = read_record(path)
-    metrics = record.get("metrics")
-    good = isinstance(metrics, dict) and all(isinstance(x, int | float | None) for x in metrics.values())
-    if not good or not all(isinstance(record.get(name), kind) for name, kind in _FIELDS.items()):
-        raise InputError(f"{path}: not the record of a run: delete it to run it again")
-    return record
+    return [Run(read_record(path), model if (model := path.with_suffix(".phast")).exists() else None) for path in paths]
 
 
 # --- one model of one system, over its seeds -------------------------------------------------------------------------
@@ -182,14 +163,6 @@ def _look(model: str, preset: str, others: Sequence[str]) -> tuple[str, str]:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-class Cell(NamedTuple):
-    """Text, and the number to sort it by."""
-
-    text: str
-    value: float | None = None
-    note: str = ""
-
-
 def _cell(row: Comparison | None, note: str = "") -> Cell:
     if row is None:
         return Cell("")
@@ -203,24 +176,17 @@ def _ratio(value: float | None) -> Cell:
     return Cell("") if value is None else Cell(f"{value:.2g}", value)
 
 
-def _table(rows: Iterable[tuple[Any, dict[str, Cell]]]) -> dict[str, Any]:
-    """Headings, and for each row what it is about and its cells; columns without any number are left out."""
-    rows = list(rows)
-    kept = [name for name in rows[0][1] if any(cells[name].text for _, cells in rows)]
-    return {"headings": kept, "lines": [(about, [cells[name] for name in kept]) for about, cells in rows]}
-
-
 def _line(entry: Entry) -> dict[str, Cell]:
     """A model in one line."""
     measured = {name: _cell(entry.metric(metric.format(kind=entry.kind))) for name, (metric, _) in _COLUMNS.items()}
-    parameters, theirs = entry.runs[0].record["parameters"], entry.as_published
+    parameters, theirs = entry.runs[0].record.get("parameters"), entry.as_published
     note = _NEXT_STEPS if theirs and theirs.metric == entry.kind else ""
     return {
         "rollout": measured.pop("rollout"),
         "paper": Cell(figure(theirs.published[0]), theirs.published[0], note) if theirs else Cell(""),
         "ours/paper": _ratio(theirs.ratio if theirs else None),
         **measured,
-        "parameters": Cell(f"{parameters:,}", parameters),
+        "parameters": Cell("") if parameters is None else Cell(f"{parameters:,}", parameters),
         "seeds": Cell(str(len(entry.runs)), len(entry.runs)),
     }
 
@@ -290,10 +256,13 @@ def write_report(
         shown, drawing = _drawing(name, entries, trajectories, test_data)
         sections.append(_section(f"s{place}", name, entries, shown, drawing))
         drawings.append(drawing and drawing | {"id": f"s{place}"})
-    page = _rendered(
+    page = rendered(
+        "report.html.jinja",
+        "report.js",
+        [drawing for drawing in drawings if drawing],
+        about=_ABOUT,
         sections=sections,
-        summary=_table((section, section["summary"]) for section in sections),
-        drawings=[drawing for drawing in drawings if drawing],
+        summary=table((section, section["summary"]) for section in sections),
         facts={"records": len(clean), "left_out": len(runs) - len(clean), "made_with": _versions(clean)},
     )
     return write_atomically(output, page.encode())
@@ -320,7 +289,7 @@ def _section(
         "name": name,
         "title": known.title if known else name,
         "facts": "" if known is None else f"{known.domain} · {', '.join(known.manifold.names)} · dt = {known.dt:g}",
-        "table": _table((entry, _line(entry)) for entry in entries),
+        "table": table((entry, _line(entry)) for entry in entries),
         "summary": _summary(name, entries),
         "shown": shown,
         "missing": [entry.label for entry in entries if entry not in shown],
@@ -380,25 +349,3 @@ def _versions(runs: Iterable[Run]) -> list[tuple[str, str]]:
             found.setdefault(str(package), set()).add(str(version))
     made_with = [(package, ", ".join(sorted(versions))) for package, versions in found.items()]
     return [*made_with, ("this page", f"commit {commit()}")]
-
-
-def _rendered(**content: Any) -> str:
-    scripts = [Markup(get_plotlyjs()), Markup(_resource("report.js"))]
-    policy = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    return _template().render(**content, about=_ABOUT, scripts=scripts, policy=policy)
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(_resource("report.html.jinja"))
-
-
-def _resource(name: str) -> str:
-    return resources.files("phast").joinpath(name).read_text(encoding="utf-8")
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

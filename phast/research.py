@@ -1,5 +1,6 @@
 """The commands of research: judge models by the paper's protocol, run whole suites, make the tables, measure."""
 
+import difflib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -10,9 +11,23 @@ import typer
 
 from phast.console import Float64, JsonFile, RunsShown, print_table, sections, stages, training, write_json
 from phast.errors import InputError
-from phast.files import write_atomically
+from phast.files import check_writable, write_atomically
+from phast.own import (
+    Begin,
+    InputColumns,
+    Missing,
+    Positions,
+    Runs,
+    Step,
+    Stop,
+    Time,
+    found_model,
+    model_and_recording,
+    named_columns,
+)
 
 if TYPE_CHECKING:
+    from phast.runs import Record
     from phast.suite import Job
     from phast.tables import AbstractTable, Sheet
 
@@ -94,6 +109,9 @@ def suite(
     results: Results = Path("results"),
     jobs: Jobs = None,
     scheduler: Scheduler = None,
+    models: Annotated[
+        bool, typer.Option("--models", help="Run also those whose record is there and whose model is not.")
+    ] = False,
     status: Annotated[bool, typer.Option("--status", help="Only say what is there and what all would cost.")] = False,
     json_file: JsonFile = None,
 ) -> None:
@@ -106,21 +124,22 @@ def suite(
 
     way = preset_named(preset)
     systems = _listed(None if system == "all" else system, BENCHMARKS)
-    models = _listed(None if model == "all" else model, (*REGIMES, *BASELINES) if way.has_epochs else REGIMES)
+    names = _listed(None if model == "all" else model, (*REGIMES, *BASELINES) if way.has_epochs else REGIMES)
     for name in systems:
         system_named(name)
-    for name in models:
+    for name in names:
         way.maker(name)
-    if not systems or not models:
+    if not systems or not names:
         raise InputError("--system or --model names nothing: see `phast systems` and `phast models`")
-    wanted = [Job(Experiment(s, m, preset, noise), tuple(range(seeds))) for s in systems for m in models]
-    failures = [] if status else _carry_out(results, wanted, jobs, scheduler)
-    sums = cost(results, wanted)
+    wanted = [Job(Experiment(s, m, preset, noise), tuple(range(seeds))) for s in systems for m in names]
+    failures = [] if status else _carry_out(results, wanted, jobs, scheduler, models=models)
+    records = records_of(results, wanted)
+    sums = cost(records, wanted)
     print(
         f"{sums.done} of {sums.total} runs have a record in {results}/: {_duration(sums.spent)} of running. "
         f"All of them: about {_duration(sums.whole)}."
     )
-    write_json(json_file, records_of(results, wanted))
+    write_json(json_file, records)
     _report_failures(failures)
 
 
@@ -135,6 +154,7 @@ def _carry_out(
     if not left:
         return []
     client = None if scheduler is None else connect(scheduler)
+    check_writable(results)
     count = min(jobs or cores(), len(left))
     failures = []
     with RunsShown(sum(len(job.seeds) for job in wanted), lambda: count_done(results, wanted)) as shown:
@@ -191,6 +211,7 @@ def reproduce(
         Path | None, typer.Option(help="A Markdown file: tables between <!-- NAME --> and <!-- /NAME --> are renewed.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="For a figure: the file to draw it into.")] = None,
+    data: Annotated[Path, typer.Option(help="Folder of measured recordings.")] = Path("../shared/data"),
     json_file: JsonFile = None,
 ) -> None:
     """Make tables and figures of the paper, and ours, from records; only the missing runs are run."""
@@ -206,26 +227,31 @@ def reproduce(
     for name in names:
         if name in NOT_YET:
             raise InputError(f"'{name}' cannot be made yet: {NOT_YET[name]}")
-        if name not in FIGURES:
-            table_named(name)
+        if name not in TABLES and name not in FIGURES:
+            near = difflib.get_close_matches(name, [*TABLES, *FIGURES, *NOT_YET], n=1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise InputError(f"unknown table or figure '{name}': {hint}`phast reproduce --list` names all")
     if plot is not None and (len(names) > 1 or names[0] not in FIGURES):
         raise InputError(f"--plot draws one figure: {', '.join(FIGURES)}")
-    asked = _Asked(results, quick, seeds, records_only, jobs, scheduler)
+    asked = _Asked(results, quick, seeds, records_only, jobs, scheduler, data)
     made, failures = [], []
     for name in names:
-        if name in FIGURES:
-            target = plot or (output or Path(".")) / f"{name}.png"
-            failures += FIGURES[name].make(asked, target)
-            print(f"{FIGURES[name].title}: {target}")
-            continue
-        chosen = table_named(name).quick() if quick else table_named(name)
-        failures += _run_table(chosen, asked)
-        made.append(_sheet(chosen, asked))
-        _print_sheet(made[-1], form)
-        if output is not None:
-            _write_sheet(made[-1], output / chosen.name)
-        if into is not None:
-            _renew(into, name, made[-1])
+        try:
+            if name in FIGURES:
+                failures += _draw(name, asked, plot or (output or Path(".")) / f"{name}.png")
+            else:
+                chosen = table_named(name).quick() if quick else table_named(name)
+                failures += _run_table(chosen, asked)
+                made.append(_sheet(chosen, asked))
+                _print_sheet(made[-1], form)
+                if output is not None:
+                    _write_sheet(made[-1], output / chosen.name)
+                if into is not None:
+                    _renew(into, name, made[-1])
+        except InputError as error:  # one of many that cannot be made takes no other with it
+            if len(names) == 1:
+                raise
+            failures.append(f"{name}: {error}")
     write_json(json_file, [{"title": each.title, "rows": each.data} for each in made])
     _report_failures(failures)
 
@@ -239,6 +265,7 @@ class _Asked(NamedTuple):
     records_only: bool
     jobs: int | None
     scheduler: str | None
+    data: Path
 
 
 def _run_table(table: "AbstractTable", asked: _Asked, *, models: bool = False) -> list[str]:
@@ -250,9 +277,12 @@ def _run_table(table: "AbstractTable", asked: _Asked, *, models: bool = False) -
 
 
 def _sheet(table: "AbstractTable", asked: _Asked) -> "Sheet":
+    from phast.measured import Recordings
     from phast.suite import records_of
     from phast.tables import jobs_of
 
+    if isinstance(table, Recordings):
+        return table.sheet(table.gathered(asked.results))
     return table.sheet(records_of(asked.results, jobs_of(table, asked.seeds)))
 
 
@@ -302,6 +332,12 @@ class Figure(NamedTuple):
     make: Callable[[_Asked, Path], list[str]]
 
 
+def _draw(name: str, asked: _Asked, target: Path) -> list[str]:
+    failures = FIGURES[name].make(asked, target)
+    print(f"{FIGURES[name].title}: {target}")
+    return failures
+
+
 def _gallery(draw_name: str) -> Callable[[_Asked, Path], list[str]]:
     def make(asked: _Asked, target: Path) -> list[str]:
         from phast import gallery
@@ -321,13 +357,20 @@ def _gallery(draw_name: str) -> Callable[[_Asked, Path], list[str]]:
 def _primitives(asked: _Asked, target: Path) -> list[str]:
     from phast.bench import run_bench
 
+    _refuse_records_only(asked)
     run_bench(["primitives"], json_path=None, plot=target)
     return []
+
+
+def _refuse_records_only(asked: _Asked) -> None:
+    if asked.records_only:
+        raise InputError("this figure is measured anew each time and has no records: leave --records-only out")
 
 
 def _velocity_study(asked: _Asked, target: Path) -> list[str]:
     from phast.api import enable_float64
 
+    _refuse_records_only(asked)
     enable_float64()
     from phast.plots import error_growth, save_figure
     from phast.studies import velocity_study
@@ -348,21 +391,61 @@ def _noise_study(asked: _Asked, target: Path) -> list[str]:
 
     enable_float64()
     from phast.plots import noise_levels, save_figure
-    from phast.studies import LEVELS, noise_study
+    from phast.studies import LEVELS, noise_study, noise_study_paths
     from phast.systems import system
-    from phast.tables import figure
 
+    windy, levels = system("pendulum-windy"), LEVELS[::3] if asked.quick else LEVELS
+    missing = [path for path in noise_study_paths(asked.results, windy, levels) if not path.exists()]
+    if missing and asked.records_only:
+        raise InputError(f"{missing[0]}: no such record: leave --records-only out to make it")
     with stages("noise study") as on_stage:
-        records = noise_study(asked.results, system("pendulum-windy"), on_stage=on_stage)
-    titles = {"FD+TCN": "FD+TCN", "map": "MAP smoother", "horizon": "moving horizon", "floor": "floor: true physics"}
-    curves = {
-        title: {r["noise"]: r["metrics"]["rollout_h100_median"] for r in records if r["model"] == name}
-        for name, title in titles.items()
-    }
-    rows = [[title, *(figure(curve[noise]) for noise in LEVELS)] for title, curve in curves.items()]
-    print_table(["median rollout error", *(f"σ = {noise:g}" for noise in LEVELS)], rows)
+        records = noise_study(asked.results, windy, levels=levels, on_stage=on_stage)
+    curves = noise_curves(records)
+    rows = noise_rows(curves, levels)
+    print_table(rows[0], rows[1:])
     save_figure(noise_levels(curves), target)
     return []
+
+
+def noise_curves(records: "Iterable[Record]") -> dict[str, dict[float, float]]:
+    """Method -> noise -> median rollout error."""
+    titles = {"FD+TCN": "FD+TCN", "map": "MAP smoother", "horizon": "moving horizon", "floor": "floor: true physics"}
+    curves: dict[str, dict[float, float]] = {title: {} for title in titles.values()}
+    for record in records:
+        curves[titles[record["model"]]][record["noise"]] = record["metrics"]["rollout_h100_median"]
+    return curves
+
+
+def noise_rows(curves: dict[str, dict[float, float]], levels: Iterable[float]) -> list[list[str]]:
+    """The same as a table with its heading."""
+    from phast.tables import figure
+
+    heading = ["median rollout error", *(f"σ = {noise:g}" for noise in levels)]
+    return [heading, *([title, *(figure(curve[noise]) for noise in levels)] for title, curve in curves.items())]
+
+
+def _measured(name: str) -> Callable[[_Asked, Path], list[str]]:
+    def make(asked: _Asked, target: Path) -> list[str]:
+        from phast.api import enable_float64
+
+        _refuse_records_only(asked)
+        enable_float64()
+        from phast.measured import STUDIES, carry_out
+        from phast.plots import measured_figure, save_figure
+        from phast.tables import figure
+
+        with stages(STUDIES[name].title) as on_stage:
+            record, seen = carry_out(name, asked.data, asked.results, on_stage)
+        print_table(
+            ["coefficient", "value", "± (1σ)"],
+            [[c["name"], figure(c["value"]), figure(c["deviation"])] for c in record["coefficients"]],
+        )
+        kinds = {key.removeprefix("rms_"): value for key, value in record["metrics"].items() if key.startswith("rms")}
+        print_table(["rms error", *kinds], [["", *map(figure, kinds.values())]])
+        save_figure(measured_figure(seen, STUDIES[name].title), target)
+        return []
+
+    return make
 
 
 FIGURES: dict[str, Figure] = {
@@ -373,24 +456,72 @@ FIGURES: dict[str, Figure] = {
         "The true physics from four estimates of the velocity: how its error grows", _velocity_study
     ),
     "noise-study": Figure("KNOWN under noise by FD+TCN, MAP and the moving horizon, beside the floor", _noise_study),
+    "measured-single": Figure("Measured single pendulum: 2 s ahead", _measured("measured-single")),
+    "measured-single-partial": Figure("The same, PARTIAL", _measured("measured-single-partial")),
+    "measured-double": Figure("Measured double pendulum: 1 s ahead", _measured("measured-double")),
+    "measured-arm": Figure("Measured torque-driven arm: 0.5 s ahead", _measured("measured-arm")),
+    "measured-thermal": Figure("Measured temperatures: 60 s ahead", _measured("measured-thermal")),
+    "measured-lynx": Figure("Lynx and hare: 3 years ahead", _measured("measured-lynx")),
 }
 
 
 def report(
+    model_file: Annotated[
+        Path | None, typer.Argument(metavar="[MODEL]", help="A fitted model; all results if left out.")
+    ] = None,
+    data_file: Annotated[
+        list[str] | None, typer.Argument(metavar="[DATA]", help="For a model: files of positions to show it on.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     results: Annotated[Path, typer.Option(help="Folder of records, and of the models beside them.")] = Path("results"),
     system_names: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     trajectories: Annotated[int, typer.Option(min=1, max=200, help="Test trajectories to draw per system.")] = 3,
+    time: Time = None,
+    positions: Positions = None,
+    inputs: InputColumns = None,
+    trajectory: Runs = None,
+    dt: Step = None,
+    missing: Missing = None,
+    start: Begin = None,
+    stop: Stop = None,
 ) -> None:
-    """Write one HTML page of all results: tables, and figures of every model that lies beside its record."""
+    """Write one HTML page: of a fitted model on a recording, or of all results with every model beside its record."""
+    columns = named_columns(time, positions, inputs, trajectory, dt, missing)
+    if model_file is None:
+        _report_results(results, system_names or (), output, trajectories)
+    elif data_file:
+        _report_model(model_file, data_file, columns, (start, stop), output)
+    else:
+        raise InputError(f"name the recording to show the model on: phast report {model_file} DATA.csv")
+
+
+def _report_results(results: Path, system_names: Sequence[str], output: Path, trajectories: int) -> None:
     from phast.api import enable_float64
     from phast.report import collect, section_names, write_report
 
     enable_float64()  # holds the models of either precision
-    runs = collect(results, system_names or ())
+    runs = collect(results, system_names)
     with sections("drawing", total=len(section_names(runs))) as on_section:
         write_report(runs, output, trajectories=trajectories, on_section=on_section)
     print(f"{len(section_names(runs))} systems, {output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
+
+
+def _report_model(
+    model_file: Path,
+    files: list[str],
+    columns: dict[str, Any],
+    between: tuple[float | None, float | None],
+    output: Path,
+) -> None:
+    from phast.checkpoint import describe
+    from phast.dossier import SECTIONS, write_dossier
+    from phast.horizon import ModelAware
+
+    model, recording = model_and_recording(ModelAware, model_file, files, columns, between, True)
+    with sections("drawing", total=len(SECTIONS)) as on_section:
+        about = describe(found_model(model_file))
+        write_dossier(model, recording, output, about=about, on_section=on_section)
+    print(f"{output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
 
 
 # --- measuring -------------------------------------------------------------------------------------------------------
@@ -436,6 +567,7 @@ def _bench_peers(
         noises = [float(level) for level in _listed(noise, NOISES)]
     except ValueError:
         raise InputError(f"--noise '{noise}': give numbers separated by commas, e.g. 0,0.01") from None
+    check_writable(results)
     enable_float64()
     records = compare(results, chosen, names, noises, tell=lambda line: print(line, file=sys.stderr, flush=True))
     for each in chosen:

@@ -81,6 +81,12 @@ class Experiment:
         return chosen if self.dt is None else dataclasses.replace(chosen, dt=self.dt)
 
 
+def key_of(record: Record) -> Experiment:
+    """The experiment that a record belongs to."""
+    variation = tuple(record.get("variation", {}).items())
+    return Experiment(record["system"], record["model"], record["preset"], record["noise"], variation, record.get("dt"))
+
+
 # --- presets ---------------------------------------------------------------------------------------------------------
 
 
@@ -366,15 +372,32 @@ def write_record(path: Path, record: Record) -> None:
     write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
 
 
+_FIELDS = {"system": str, "model": str, "preset": str, "seed": int, "noise": int | float, "metrics": dict}
+_OPTIONAL = {"seconds": dict, "variation": dict, "dt": int | float, "parameters": int}
+
+
 def read_record(path: Path) -> Record:
     """The record in ``path``."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict):
-            raise ValueError(f"a {type(record).__name__}")
-        return record
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a readable record ({error}): delete it to run it again") from None
+    if not _is_record(record):
+        raise InputError(f"{path}: not the record of a run: delete it to run it again")
+    return record
+
+
+def _is_record(found: Any) -> bool:
+    """Whether this holds what tables, costs and pages are made of, each of its kind."""
+    if not isinstance(found, dict) or not _FIELDS.keys() <= found.keys():
+        return False
+    fields = _FIELDS | {name: kind for name, kind in _OPTIONAL.items() if name in found}
+    return (
+        all(isinstance(found[name], kind) for name, kind in fields.items())
+        and all(isinstance(x, int | float | None) for x in found["metrics"].values())
+        and all(isinstance(x, int | float) for x in found.get("seconds", {}).values())
+        and all(isinstance(x, int | float | str | None) for x in found.get("variation", {}).values())
+    )
 
 
 def _noisy(part: Trajectories, noise: float, seed: int) -> Trajectories:

@@ -184,9 +184,14 @@ def sharpen(
     )
     if not np.isfinite(found.evidence.rms):
         raise FloatingPointError("the fit diverged: check the units and dt, or give a template and a damping law")
-    transition = passive_transition(data.dt) if passive else transition
     core = Core(found.system, transition)
-    return ModelAware(core, data.manifold, data.dt, context, tuple(map(float, noise)), found.evidence)
+    model = ModelAware(core, data.manifold, data.dt, context, tuple(map(float, noise)), found.evidence)
+    return made_passive(model) if passive else model
+
+
+def made_passive(model: ModelAware) -> ModelAware:
+    """The model with steps along which energy cannot rise."""
+    return eqx.tree_at(lambda m: m.core.transition, model, passive_transition(model.dt))
 
 
 _TINY = np.finfo(float).tiny

@@ -103,24 +103,40 @@ def noise_study(
     folder: Path, system: System, *, levels: Sequence[float] = LEVELS, on_stage: Callable[[str], None]
 ) -> list[Record]:
     """KNOWN, learned and forecast under each noise level in four ways; finished parts are read from ``folder``."""
-    data = benchmark_split(system)
     records = []
     for noise in levels:
         on_stage(f"noise {noise:g}: FD+TCN")
-        (paper,) = run_missing(folder, Experiment(system.name, "phast-known", noise=noise), [0])
+        (paper,) = run_missing(folder, _paper(system, noise), [0])
         mean, median = (paper["metrics"][f"rollout_theta_wrap_mse_h{HORIZON}{end}"] for end in ("", "_median"))
         records.append(_record(system, "FD+TCN", noise, mean, median))
-        paths = {
-            name: Experiment(system.name, name, PRESET, noise).record_path(folder, 0)
-            for name in ("map", "horizon", "floor")
-        }
+        paths = _state_paths(folder, system, noise)
         if not all(path.exists() for path in paths.values()):
             on_stage(f"noise {noise:g}: MAP, moving horizon, floor")
-            for name, errors in _by_states(system, data, noise).items():
+            for name, errors in _by_states(system, benchmark_split(system), noise).items():
                 each = errors.mean(axis=(1, 2))
                 write_record(paths[name], _record(system, name, noise, float(each.mean()), float(np.median(each))))
         records += [read_record(path) for path in paths.values()]
     return records
+
+
+def noise_study_paths(folder: Path, system: System, levels: Sequence[float] = LEVELS) -> list[Path]:
+    """The records that the study is made of."""
+    return [
+        path
+        for noise in levels
+        for path in (_paper(system, noise).record_path(folder, 0), *_state_paths(folder, system, noise).values())
+    ]
+
+
+def _paper(system: System, noise: float) -> Experiment:
+    return Experiment(system.name, "phast-known", noise=noise)
+
+
+def _state_paths(folder: Path, system: System, noise: float) -> dict[str, Path]:
+    return {
+        name: Experiment(system.name, name, PRESET, noise).record_path(folder, 0)
+        for name in ("map", "horizon", "floor")
+    }
 
 
 def _by_states(system: System, data: Split, noise: float) -> dict[str, np.ndarray]:

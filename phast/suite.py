@@ -25,6 +25,7 @@ from phast.runs import (
     Record,
     Watch,
     is_done,
+    key_of,
     precision,
     preset,
     read_record,
@@ -266,21 +267,21 @@ class Cost:
     whole: float
 
 
-def cost(folder: Path, jobs: Sequence[Job]) -> Cost:
+def cost(records: Iterable[Record], jobs: Sequence[Job]) -> Cost:
     """What a suite has cost so far, and what all of it would cost in this way: seconds of running, beside each other
     or not. A missing run costs the mean of its experiment's, else of its model's, else of all."""
-    spent: dict[Experiment, list[float]] = {}
-    for experiment, seeds in jobs:
-        for record in records_of(folder, [Job(experiment, seeds)]):
-            spent.setdefault(experiment, []).append(sum(record.get("seconds", {}).values()))
+    spent: dict[Experiment, list[float]] = {job.experiment: [] for job in jobs}
+    for record in records:
+        if (experiment := key_of(record)) in spent:
+            spent[experiment].append(sum(record.get("seconds", {}).values()))
     everything = [x for each in spent.values() for x in each]
 
     def typical(experiment: Experiment) -> float:
         like = [x for other, each in spent.items() if other.model == experiment.model for x in each]
-        known = spent.get(experiment) or like or everything or [0.0]
+        known = spent[experiment] or like or everything or [0.0]
         return sum(known) / len(known)
 
-    left = sum((len(job.seeds) - len(spent.get(job.experiment, []))) * typical(job.experiment) for job in jobs)
+    left = sum((len(job.seeds) - len(spent[job.experiment])) * typical(job.experiment) for job in jobs)
     total = sum(len(job.seeds) for job in jobs)
     used = float(sum(everything))
     return Cost(len(everything), total, used, used + left)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 
-from phast.runs import QUICK, Experiment, Record
-from phast.suite import Job
+from phast.runs import QUICK, Experiment, Record, key_of
+from phast.suite import Job, cost
 from phast.systems import SYSTEMS
 
 REGIMES = ("phast-known", "phast-partial", "phast-unknown")
@@ -86,12 +86,6 @@ class Comparison(NamedTuple):
         if abs(self.mean - self.published.mean) <= max(self.deviation, self.published.deviation or 0.0):
             return "even"
         return "ours" if (self.mean > self.published.mean) == (self.metric in _HIGHER) else "paper"
-
-
-def key_of(record: Record) -> Experiment:
-    """The experiment that a record belongs to."""
-    variation = tuple(record.get("variation", {}).items())
-    return Experiment(record["system"], record["model"], record["preset"], record["noise"], variation, record.get("dt"))
 
 
 def compare(
@@ -270,7 +264,7 @@ class AbstractTable(eqx.Module):
 
     @abstractmethod
     def quick(self) -> "AbstractTable":
-        """The same with hardly any training and one seed: to see that it works, never to quote."""
+        """Some of it with hardly any training and one seed: to see in minutes that it works, never to quote."""
 
 
 def jobs_of(table: AbstractTable, seeds: int | None = None) -> list[Job]:
@@ -307,8 +301,10 @@ class Table(AbstractTable):
         return sheet(self.title, compare(mine, self.metrics, names))
 
     def quick(self):
-        rows = tuple(Row(_hurried(row.experiment), row.name) for row in self.rows)
-        return Table(self.name + "-quick", self.title + " (quick look)", rows, self.metrics, seeds=1)
+        first = self.rows[0].experiment.system
+        rows = tuple(Row(_hurried(row.experiment), row.name) for row in self.rows if row.experiment.system == first)
+        rest = "" if len(rows) == len(self.rows) else f", {first} alone"
+        return Table(f"{self.name}-quick", f"{self.title} (quick look{rest})", rows, self.metrics, seeds=1)
 
 
 class Summary(AbstractTable):
@@ -317,12 +313,13 @@ class Summary(AbstractTable):
     name: str
     title: str
     systems: tuple[str, ...] = BENCHMARKS
+    baselines: tuple[str, ...] = BASELINES
     recipes: tuple[str, str] = ("paper", "sharp")
     seeds: int = 5
 
     def experiments(self):
         paper, sharp = self.recipes
-        return [Experiment(s, m, paper) for s in self.systems for m in (*REGIMES, *BASELINES)] + [
+        return [Experiment(s, m, paper) for s in self.systems for m in (*REGIMES, *self.baselines)] + [
             Experiment(s, m, sharp) for s in self.systems for m in REGIMES
         ]
 
@@ -354,7 +351,40 @@ class Summary(AbstractTable):
 
     def quick(self):
         recipes = tuple(QUICK[preset] for preset in self.recipes)
-        return Summary(self.name + "-quick", self.title + " (quick look)", self.systems, recipes, seeds=1)
+        title = f"{self.title} (quick look, two of them and two baselines)"
+        return Summary(f"{self.name}-quick", title, ("pendulum-damped", "rlc"), ("gru", "linoss"), recipes, seeds=1)
+
+
+class Costs(AbstractTable):
+    """Per model: how long its runs took, and what those of all systems and seeds would take in the same way."""
+
+    name: str
+    title: str
+    systems: tuple[str, ...] = BENCHMARKS
+    recipe: str = "paper"
+    seeds: int = 5
+
+    def experiments(self):
+        return [Experiment(s, m, self.recipe) for s in self.systems for m in (*REGIMES, *BASELINES)]
+
+    def sheet(self, records):
+        jobs = jobs_of(self)
+        heading = ["model", "runs with a record", "median seconds", f"{len(self.systems)} systems × {self.seeds} seeds"]
+        lines, data = [], []
+        for model in (*REGIMES, *BASELINES, None):
+            mine = [job for job in jobs if model in (None, job.experiment.model)]
+            found = [r for r in records if r["preset"] == self.recipe and model in (None, r["model"])]
+            if not found:
+                continue
+            sums, middle = cost(found, mine), statistics.median(sum(r.get("seconds", {}).values()) for r in found)
+            lines.append(
+                [model or "all", f"{sums.done} of {sums.total}", f"{middle:.0f}", f"{sums.whole / 3600:.1f} h"]
+            )
+            data.append({"model": model, **dataclasses.asdict(sums), "median": middle})
+        return Sheet(self.title, heading, lines, data)
+
+    def quick(self):
+        return Costs(f"{self.name}-quick", f"{self.title} (quick look, rlc alone)", ("rlc",), "quick", seeds=1)
 
 
 def main_metric(system: str) -> str:

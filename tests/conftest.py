@@ -1,6 +1,7 @@
 """Shapes are checked at run time, randomness is fixed, and a test asks for double precision by name."""
 
 import os
+import shutil
 import sys
 import warnings
 
@@ -102,3 +103,43 @@ def run(monkeypatch, capfd, environment):
         return code, *capfd.readouterr()
 
     return call
+
+
+# --- pages -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    chromium, driver = (shutil.which(name) for name in ("chromium", "chromedriver"))
+    if not (chromium and driver):
+        pytest.skip("no chromium or no chromedriver: apt-get install chromium chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    flags = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
+    for flag in (*flags.split(), "disable-component-update", f"user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def visit(browser):
+    """``visit(page, width)``: the page at that width, and a function that waits for a line of script to become true."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    def until(script):
+        return WebDriverWait(browser, 30).until(lambda driver: driver.execute_script(f"return {script}"))
+
+    def at(page, width):
+        metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        browser.get(page.as_uri())
+        until("document.readyState === 'complete'")
+        return browser, until
+
+    return at

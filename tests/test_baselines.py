@@ -34,6 +34,7 @@ SYSTEMS_OF_SIZE = {1: "pendulum-windy", 2: "cartpole-windy", 6: "n-body-3"}
 VARIANTS = {name: (name, {}) for name in BASELINES} | {
     "linoss-imex": ("linoss", {"implicit": False}),
     "gru-residual": ("gru", {"residual": True}),
+    "vpt-gain": ("vpt", {"gain": 0.3}),
     "s5-sincos": ("s5", {"features": "sincos"}),
     "transformer-sincos": ("transformer", {"features": "sincos"}),
 }
@@ -384,6 +385,18 @@ def test_volume_is_preserved(float64):
         sign, size = np.linalg.slogdet(np.asarray(part))
         assert sign == 1.0 and abs(size) < 1e-8
     assert np.abs(stack(z) - z).max() > 0.1
+
+
+def test_a_gain_changes_how_fast_attention_learns_and_not_where_it_starts(float64):
+    one, tenth, none = (VolumePreserving.create(4, gain=g, key=jax.random.key(0)) for g in (1.0, 0.1, 0.0))
+    np.testing.assert_allclose(one.skew(), tenth.skew(), rtol=1e-12)
+    z = jnp.asarray(np.random.default_rng(0).normal(size=(9, 4)))
+    np.testing.assert_allclose(none(z), none._feed(z), atol=1e-12)  # each sample for itself
+
+    def learned(block):
+        return jax.grad(lambda w: jnp.sum(eqx.tree_at(lambda b: b.weights, block, w)(z) ** 2))(block.weights)
+
+    np.testing.assert_allclose(learned(tenth), 0.1 * learned(one), rtol=1e-9)
 
 
 # --- full state ------------------------------------------------------------------------------------------------------

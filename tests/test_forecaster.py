@@ -13,7 +13,7 @@ from phast.components.damping import ConstantDamping, HouseholderDamping
 from phast.components.mass import CartPoleMass, ConstantMass
 from phast.components.potential import Cosine, Quadratic
 from phast.datasets import simulate
-from phast.forecaster import Core, Phast, PhastBlock, autoregressive, roll_out, takeover
+from phast.forecaster import Core, Phast, PhastBlock, autoregressive, roll_out, shared_out, takeover
 from phast.hamiltonian import PortHamiltonian
 from phast.integrators import ExactDamping, ExplicitDamping, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
@@ -301,3 +301,12 @@ def test_forecasts_shared_out_over_the_cores_are_the_same(count):
     np.testing.assert_allclose(roll_out(autoregressive, model, contexts, 4), together, rtol=1e-5, atol=1e-5)
     taken = jax.jit(jax.vmap(lambda q: model.takeover(q, 4)))(contexts)
     np.testing.assert_allclose(roll_out(takeover, model, contexts, 4), taken, rtol=1e-5, atol=1e-5)
+
+
+def test_trajectories_shared_out_keep_the_precision_of_their_caller(float64, monkeypatch):
+    """Threads do not inherit the context in which double precision was asked for."""
+    monkeypatch.setattr("phast.forecaster.cores", lambda: 2)
+    x = jnp.linspace(0.0, 1.0, 33)
+    found = shared_out(lambda part: part / jnp.asarray(3.0), x)
+    assert found.dtype == jnp.float64
+    np.testing.assert_allclose(found, np.asarray(x) / 3.0, rtol=1e-14)

@@ -404,7 +404,6 @@ REFUSED = {
     "backward": ("a.csv", spoiled(5, "0.05,1"), {}, r"time goes back from 0.2 to 0.05 in line 5: sort .*trajectory="),
     "repeated": ("a.csv", spoiled(5, "0.2,1"), {}, r"time 0.2 is repeated in line 5 \(1 such row"),
     "nearly repeated": ("a.csv", spoiled(5, "0.20000000001,1"), {}, "time 0.2 is repeated in line 5"),
-    "constant": ("a.csv", "t,x,y\n" + lines(TIMES, WAVE, ["2"] * 12), {}, "position 'y' never changes: leave it out"),
     "short": ("a.csv", "t,x\n" + lines(TIMES[:7], WAVE[:7]), {}, "too short: 8 samples .* the longest stretch has 7"),
     "an unknown column": ("a.csv", GOOD, {"positions": "X"}, r"no column 'X': the columns are t, x \(did you mean 'x'"),
     "an unknown input": ("a.csv", GOOD, {"inputs": "u"}, "no column 'u': the columns are t, x"),

@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import re
-import shutil
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import jax
@@ -13,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from doubles import Still
+from pages import loads_nothing, own_markup, read_page, runs_nothing_foreign
 
 from phast import cli, demo
 from phast.checkpoint import save
@@ -30,7 +28,6 @@ pytestmark = pytest.mark.usefixtures("quick_compile")
 BENCHMARKS = [name for name, s in SYSTEMS.items() if s.benchmark]
 DRAWN = ("pendulum-windy", "oscillator-damped")
 EVIL = "<img src=x onerror=document.title='owned'>"
-CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
 
 
 def motion(chosen, count=3, length=CONTEXT + HORIZON):
@@ -79,33 +76,9 @@ def page(results, tmp_path_factory):
     return write_report(runs, tmp_path_factory.mktemp("page") / "report.html", test_data=motion)
 
 
-class Reader(HTMLParser):
-    """Tags with their attributes, and the texts of scripts."""
-
-    def __init__(self):
-        super().__init__()
-        self.tags, self.scripts = [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data):
-        if self.tags and self.tags[-1][0] == "script":
-            self.scripts[-1] += data
-
-
 @pytest.fixture(scope="module")
 def parsed(page):
-    reader = Reader()
-    reader.feed(page.read_text(encoding="utf-8"))
-    return reader
-
-
-def own_markup(page):
-    """The page without its scripts."""
-    return re.sub(r"<script.*?</script>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return read_page(page)
 
 
 def test_every_benchmark_has_a_section_and_a_link_to_it(page, parsed):
@@ -117,20 +90,13 @@ def test_every_benchmark_has_a_section_and_a_link_to_it(page, parsed):
 
 
 def test_nothing_comes_from_a_network(parsed):
-    for tag, attrs in parsed.tags:
-        assert not attrs.keys() & {"src", "srcset", "action", "data"}, tag
-        assert attrs.get("href", "#").startswith("#")
-    policy = next(
-        attrs["content"] for tag, attrs in parsed.tags if attrs.get("http-equiv") == "Content-Security-Policy"
-    )
-    assert policy.startswith("default-src 'none'; script-src 'sha256-") and "unsafe-inline'; img" in policy
+    assert loads_nothing(parsed)
 
 
 def test_names_are_text_and_never_markup(page, parsed):
     assert EVIL not in page.read_text(encoding="utf-8")
     assert "&lt;img src=x onerror" in own_markup(page)
-    assert "img" not in {tag for tag, _ in parsed.tags} and len(parsed.scripts) == 3
-    assert not any(name.startswith("on") for _, attrs in parsed.tags for name in attrs)
+    assert runs_nothing_foreign(parsed)
 
 
 def test_the_tables_hold_means_over_clean_runs_beside_the_published(page):
@@ -250,40 +216,10 @@ def test_the_demo_leaves_a_page(tmp_path, monkeypatch):
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if not (CHROMIUM and DRIVER):
-        pytest.skip("no chromium or no chromedriver: apt-get install chromium chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    flags = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking disable-sync"
-    for flag in (*flags.split(), "disable-component-update", f"user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
-    yield driver
-    driver.quit()
-
-
 @pytest.fixture
-def opened(browser, page):
+def opened(visit, page):
     """``opened(width)``: the page at that width, and a function that waits for a line of script to become true."""
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    def until(script):
-        return WebDriverWait(browser, 30).until(lambda driver: driver.execute_script(f"return {script}"))
-
-    def at(width):
-        metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        browser.get(page.as_uri())
-        until("document.readyState === 'complete'")
-        return browser, until
-
-    return at
+    return lambda width: visit(page, width)
 
 
 def windy_section():

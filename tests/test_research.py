@@ -1,19 +1,30 @@
 """The commands of research: lists, tables in every form, figures from fitted models, mistakes in one line."""
 
+import io
 import json
+import time
+from pathlib import Path
 
 import jax
 import matplotlib.pyplot as plt
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
-from phast import gallery
+from phast import console, gallery
 from phast.catalogue import NOT_YET, TABLES
 from phast.checkpoint import save
 from phast.datasets import Split, simulate
 from phast.models import MODELS
-from phast.research import FIGURES
+from phast.research import FIGURES, noise_curves, noise_rows
 from phast.runs import Experiment, write_record
+from phast.studies import LEVELS, noise_study, noise_study_paths
+from phast.suite import Finished, Job
+from phast.systems import system
+from phast.tables import Sheet, between_marks
 
+ROOT = Path(__file__).parent.parent
+FORMS = {"txt", "md", "tex", "json"}
 METRICS = {"rollout_theta_wrap_mse_h100": 0.05, "damping_r2": 0.5, "damping_mae": 0.1}
 
 
@@ -40,7 +51,7 @@ def test_a_table_from_records_alone_in_every_form(run, results, tmp_path):
     words = ("reproduce", "partial-cap", "--records-only", "--results", results)
     code, out, err = run(*words, "-o", tmp_path / "out", "--json", tmp_path / "all.json")
     assert (code, err) == (0, "") and "unbounded" in out and "0.059 ± 0.007" in out and "bound 0.5" not in out
-    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".txt", ".md", ".tex", ".json"}
+    assert {path.suffix.removeprefix(".") for path in (tmp_path / "out").iterdir()} == FORMS
     (table,) = json.loads((tmp_path / "all.json").read_text())
     assert table["rows"][0]["published"] == [0.059, 0.007]
     for form, mark in (("markdown", "| unbounded |"), ("latex", r"\toprule"), ("json", '"model": "unbounded"')):
@@ -56,9 +67,35 @@ def test_a_table_is_renewed_inside_a_document(run, results, tmp_path):
     assert "old" not in text and text.endswith("<!-- /partial-cap -->\nafter\n")
 
 
+def test_one_that_cannot_be_made_takes_no_other_with_it(run, results, tmp_path):
+    names = ("gallery-damping", "primitives-timing", "partial-cap")
+    code, out, err = run("reproduce", *names, "--records-only", "--results", results, "-o", tmp_path / "out")
+    assert code == 1 and "unbounded" in out and len(err.splitlines()) == 2
+    assert "failed: gallery-damping: no fitted model" in err and "failed: primitives-timing: " in err
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"partial-cap.{end}" for end in FORMS}
+
+
+def test_the_noise_table_of_the_docs_is_that_of_the_records():
+    folder, windy = ROOT / "results", system("pendulum-windy")
+    assert all(path.exists() for path in noise_study_paths(folder, windy))  # nothing is run here
+    records = noise_study(folder, windy, on_stage=lambda stage: None)
+    rows = noise_rows(noise_curves(records), LEVELS)
+    text = (ROOT / "docs" / "sharp.md").read_text()
+    start, end = between_marks(text, "noise-study")
+    assert text[start:end] == Sheet("", rows[0], rows[1:], []).markdown()
+
+
 def test_the_state_of_a_suite(run, results):
     words = ("suite", "--status", "--results", results, "--system", "rlc", "--model", "gru,s5", "--seeds", 2)
     assert "0 of 4 runs have a record" in run(*words)[1]
+
+
+def test_lost_models_are_asked_for_by_name(run, results, monkeypatch):
+    """Records travel with the source, models do not: for a page with figures they are made again."""
+    asked = []
+    monkeypatch.setattr("phast.suite.missing", lambda folder, jobs, *, models: asked.append(models) or [])
+    words = ("suite", "--system", "rlc", "--model", "gru", "--results", results)
+    assert run(*words)[0] == run(*words, "--models")[0] == 0 and asked == [False, True]
 
 
 MISTAKES = {
@@ -68,11 +105,18 @@ MISTAKES = {
     "unknown preset": ("suite --preset best", "unknown preset 'best'"),
     "no system": ("suite --system , --status", "names nothing"),
     "not yet": ("reproduce gauge-freedom", "cannot be made yet"),
-    "unknown table": ("reproduce tabel", "unknown table 'tabel'"),
+    "unknown table": ("reproduce overveiw", "'overveiw': did you mean 'overview'"),
     "a table is no figure": ("reproduce rlc --plot {new}/x.png", "--plot draws one figure"),
+    "no records of a study": (
+        "reproduce noise-study --records-only --results {new}",
+        "seed-0.json: no such record: leave --records-only out",
+    ),
+    "a figure without records": ("reproduce velocity-study --records-only", "leave --records-only out"),
     "no document": ("reproduce rlc --records-only --into {new}/none.md", "cannot read"),
     "no place": ("reproduce rlc --records-only --into {new}/empty.md", "has no place <!-- rlc -->"),
     "no models": ("reproduce gallery-rollouts --records-only --results {new}", "no fitted model of pendulum-windy"),
+    "a file for a folder": ("suite --system rlc --results {new}/empty.md", "cannot write into {new}/empty.md"),
+    "peers into a file": ("bench peers --results {new}/empty.md", "cannot write into {new}/empty.md"),
     "no scheduler": ("suite --system rlc --results {new} --scheduler nowhere", "no Dask scheduler answers at nowhere"),
 }
 
@@ -81,8 +125,26 @@ MISTAKES = {
 def test_mistakes_are_one_line_and_leave_nothing_behind(run, tmp_path, words, said):
     (tmp_path / "empty.md").write_text("")
     code, _, err = run(*words.format(new=tmp_path).split())
-    assert code == 2 and len(err.splitlines()) == 1 and said in err, err
+    assert code == 2 and len(err.splitlines()) == 1 and said.format(new=tmp_path) in err, err
     assert [path.name for path in tmp_path.iterdir()] == ["empty.md"]
+
+
+def test_a_bar_tells_what_is_running_what_is_left_and_how_long_it_takes(monkeypatch):
+    """On a terminal, where the runs of a suite are minutes apart."""
+    shown, clock, done = io.StringIO(), [0.0], [3]
+    terminal = Console(file=shown, force_terminal=True, width=150)
+    monkeypatch.setattr(console, "_bar", lambda: Progress(*Progress.get_default_columns(), console=terminal))
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    job = Job(Experiment("rlc", "gru"), (0, 1))
+    with console.RunsShown(9, lambda: done[0]) as bar:
+        bar.started(job)
+        clock[0], done[0] = 600.0, 5
+        deadline = time.time() + 20
+        while "to go" not in shown.getvalue() and time.time() < deadline:
+            time.sleep(0.05)
+        bar.finished(Finished(job, None, 600.0))
+    assert "1 running, 4 left, about 20 min to go" in shown.getvalue()
+    assert "gru on rlc (paper), seeds 0, 1: done (600 s)" in shown.getvalue() and "-:--" not in shown.getvalue()
 
 
 @pytest.mark.usefixtures("float64", "quick_compile")

@@ -113,20 +113,43 @@ def test_a_failure_takes_no_other_job_with_it(tiny, tmp_path, monkeypatch):
     assert count_done(tmp_path, [Job(broken, (0,)), Job(KNOWN, (0,))]) == 1
 
 
-def test_a_damaged_record_is_named(tmp_path):
+GOOD = {"system": "rlc", "model": "gru", "preset": "tiny", "seed": 0, "noise": 0.0, "metrics": {"mse": None}}
+DAMAGED = {
+    "not JSON": "{",
+    "a list": "[]",
+    "empty": "{}",
+    "metrics that are none": GOOD | {"metrics": 3},
+    "a metric in words": GOOD | {"metrics": {"mse": "small"}},
+    "seconds in words": GOOD | {"seconds": {"train": "long"}},
+    "no number of parameters": GOOD | {"parameters": "many"},
+    "a variation of lists": GOOD | {"variation": {"bound": [1, 2]}},
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_record_is_named(tmp_path, content):
     path = KNOWN.record_path(tmp_path, 0)
     path.parent.mkdir(parents=True)
-    path.write_text("{")
-    with pytest.raises(InputError, match=r"seed-0\.json: not a readable record.*delete it"):
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(InputError, match=r"seed-0\.json: not .*record.*delete it to run it again"):
         records_of(tmp_path, [Job(KNOWN, (0,))])
+    path.write_text(json.dumps(GOOD))
+    assert records_of(tmp_path, [Job(KNOWN, (0,))]) == [GOOD]
 
 
-def test_what_a_suite_costs(tmp_path):
-    other = Experiment("rlc", "phast-known", "tiny")
-    for experiment, seed, seconds in ((KNOWN, 0, 2.0), (KNOWN, 1, 4.0)):
-        about = {"seconds": {"train": seconds - 1.0, "evaluate": 1.0}}
-        runs.write_record(experiment.record_path(tmp_path, seed), about)
-    sums = cost(tmp_path, [Job(KNOWN, (0, 1, 2)), Job(other, (0,))])
+def test_what_a_suite_costs():
+    other, elsewhere = Experiment("rlc", "phast-known", "tiny"), Experiment("rlc", "gru", "tiny")
+    records = [
+        {
+            "system": e.system,
+            "model": e.model,
+            "preset": e.preset,
+            "noise": 0.0,
+            "seconds": {"train": s, "evaluate": 1.0},
+        }
+        for e, s in ((KNOWN, 1.0), (KNOWN, 3.0), (elsewhere, 100.0))
+    ]
+    sums = cost(records, [Job(KNOWN, (0, 1, 2)), Job(other, (0,))])
     assert (sums.done, sums.total, sums.spent, sums.whole) == (2, 4, 6.0, 12.0)
 
 

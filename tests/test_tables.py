@@ -15,6 +15,7 @@ from phast.tables import (
     BENCHMARKS,
     OTHERS,
     REGIMES,
+    Costs,
     Row,
     Summary,
     Table,
@@ -132,6 +133,14 @@ def test_named_rows_of_an_ablation_are_those_that_the_paper_prints(table):
         assert {row.name for row in table.rows} == set(published()[table.name])
 
 
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
+def test_a_quick_look_is_a_dozen_runs_or_so_and_says_what_it_leaves_out(table):
+    quick = table.quick()
+    assert len(quick.experiments()) <= 16
+    if len(quick.experiments()) < len(table.experiments()):
+        assert "alone" in quick.title or "two of them" in quick.title
+
+
 def test_the_list_is_complete():
     paper = """overview cartpole suite-summary windy-identifiability partial-cap unknown-cap cap-sensitivity pendulums
     double-pendulums oscillators rlc lennard-jones heat n-body predator-prey full-state cartpole-mass
@@ -174,3 +183,12 @@ def test_the_summary_picks_the_best_of_each_family():
     assert made.lines[0][:5] == ["pendulum-damped", "1.00e-09 (unknown)", "0.1 (partial)", "3 (s5)", "30×"]
     assert made.lines[0][5:] == ["0.017 ± 0.005 (known)", "0.45 ± 0.241 (d-linoss)", "26.5×"]
     assert main_metric("rlc") == "mse" and main_metric("cartpole-windy") == "rollout_mixed_mse_h100"
+
+
+def test_the_costs_are_those_of_the_records_carried_over_to_all_runs():
+    table = Costs("c", "t", systems=("rlc", "heat-exchange"), seeds=3)
+    took = {"seconds": {"compile": 60.0, "train": 300.0}}
+    made = table.sheet([record(s, "gru", seed=i) | took for s in ("rlc", "heat-exchange") for i in range(2)])
+    assert made.heading[-1] == "2 systems × 3 seeds"
+    assert made.lines == [["gru", "4 of 6", "360", "0.6 h"], ["all", "4 of 60", "360", "6.0 h"]]
+    assert TABLES["suite-cost"].seeds * len(TABLES["suite-cost"].experiments()) == 13 * 10 * 5

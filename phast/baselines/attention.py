@@ -124,28 +124,32 @@ class VolumePreserving(AbstractBlock):
 
     z'_t = (I - ½S_tAᵀ)⁻¹(I + ½S_tAᵀ) z_t with S_t = Σ_{s<t} z_s z_sᵀ and A skew: a Cayley transform, since S is
     symmetric and so I ± ½SAᵀ have the same determinant. Then z ← z + tanh(Lz + b) with L strictly lower and after that
-    strictly upper triangular. No softmax, no norm, no residual. The count of 2d² + 2d numbers leaves d² for A = K - Kᵀ
-    and d² for both triangles in one matrix (whose diagonal is idle), beside the two biases.
+    strictly upper triangular. No softmax, no norm, no residual. The count of 2d² + 2d numbers leaves d² for
+    A = gain · (K - Kᵀ) and d² for both triangles in one matrix (whose diagonal is idle), beside the two biases.
+
+    S_t grows with t, so a small A saturates the transform: it starts small, whatever the gain. A gain below one slows
+    the training of A against that of the rest, and a gain of zero leaves a model without memory.
     """
 
     weights: Float[Array, "d d"]
     triangles: Float[Array, "d d"]
     biases: Float[Array, "2 d"]
+    gain: float = 1.0
 
     @classmethod
-    def create(cls, width: int, *, key: PRNGKeyArray) -> "VolumePreserving":
+    def create(cls, width: int, *, gain: float = 1.0, key: PRNGKeyArray) -> "VolumePreserving":
         a_key, l_key, b_key = jax.random.split(key, 3)
         bound = width**-0.5
-        # S_t grows with t: A starts so small that the first hundred samples do not yet saturate the transform.
         return cls(
-            jax.random.normal(a_key, (width, width)) * 0.01 * bound,
+            jax.random.normal(a_key, (width, width)) * 0.01 * bound / (gain or 1.0),
             jax.random.uniform(l_key, (width, width), minval=-bound, maxval=bound),
             jax.random.uniform(b_key, (2, width), minval=-bound, maxval=bound),
+            gain,
         )
 
     def skew(self) -> Float[Array, "d d"]:
         """A."""
-        return self.weights - self.weights.T
+        return self.gain * (self.weights - self.weights.T)
 
     def __call__(self, x, key=None):
         return self._feed(2.0 * resolve(x, self.skew()) - x)

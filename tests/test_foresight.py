@@ -1,0 +1,120 @@
+"""Forecasts of recordings: where they begin, what acts on them, what is written."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import phast
+from phast.components.damping import ConstantDamping
+from phast.components.mass import ConstantMass
+from phast.components.potential import Cosine
+from phast.errors import InputError
+from phast.forecaster import Core
+from phast.foresight import Asked, foresee, write_foresight, write_states
+from phast.hamiltonian import PortHamiltonian
+from phast.horizon import Evidence, ModelAware
+from phast.integrators import RungeKutta, Timestep
+from phast.manifold import Manifold
+from phast.recording import read
+
+DT, ANGLE = 0.05, Manifold.parse("theta:angle")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The truth itself, as sure of its one coefficient as a fit would be."""
+    system = PortHamiltonian(Cosine(9.81), ConstantMass(1.0), ConstantDamping(phast.Positive.starting_at(0.3)))
+    evidence = Evidence(np.array([[1e4]]), np.array([[1e-4]]), 1e-3, 100)
+    return ModelAware(Core(system, RungeKutta(Timestep(DT, 4))), ANGLE, DT, 10, (1e-3,), evidence)
+
+
+def motion(model, t, u=None, start=(1.0, 0.0)):
+    """Positions at the times t under inputs held between them."""
+    x, path = jnp.array(start), [start[0]]
+    for i, step in enumerate(np.diff(t)):
+        fine = RungeKutta(Timestep(float(step), 16))
+        q, p = Core(model.core.system, fine)(x[:1], x[1:], None if u is None else jnp.asarray(u[i]))
+        x = jnp.concatenate([q, p])
+        path.append(float(q[0]))
+    return np.array(path)
+
+
+def recording(model, *, uneven=False, driven=False, count=60, runs=2):
+    rng = np.random.default_rng(0)
+    frames = []
+    for run in range(runs):
+        steps = DT * (rng.uniform(0.7, 1.4, count - 1) if uneven else np.ones(count - 1))
+        t = np.concatenate([[0.0], np.cumsum(steps)])
+        u = rng.normal(0.0, 2.0, (count, 1)) if driven else None
+        frame = {"run": run, "t": t, "theta": motion(model, t, u, start=(1.0 + 0.2 * run, 0.0))}
+        frames.append(pd.DataFrame(frame | ({"u1": u[:, 0]} if driven else {})))
+    inputs = ("u1",) if driven else ()
+    return read(pd.concat(frames), positions="theta:angle", trajectory="run", inputs=inputs)
+
+
+def test_within_a_recording_the_truth_foretells_what_was_measured(model):
+    for uneven, driven in ((False, False), (True, True)):
+        data = recording(model, uneven=uneven, driven=driven)
+        for origin, count in (("start", 2), ("everywhere", 8)):
+            seen = foresee(model, data, Asked(origin, None, 20))
+            numbers = seen.summary()
+            assert numbers["trajectories"] == count == len(seen.labels) and numbers["steps_compared"] == 20
+            assert numbers["rms"] < 1e-5 < 0.1 < numbers["rms_persistence"]
+            assert numbers["within_one_deviation"] == 1.0
+            assert len(list(seen.told())) == 3
+
+
+def test_from_the_end_there_is_nothing_to_compare_with(model):
+    data = recording(model)
+    seen = foresee(model, data, Asked("end", None, 15))
+    assert seen.summary()["steps_compared"] == 0 and list(seen.told()) == []
+    np.testing.assert_allclose(seen.contexts[0].after, DT * np.arange(60, 75))
+    np.testing.assert_array_equal(seen.q, phast.forecast(model, data, 15))
+    assert (np.diff(seen.deviation[:, :, 0].mean(axis=0)) > -1e-3).all()
+
+
+def test_a_driven_system_asks_for_what_comes(model):
+    data = recording(model, driven=True)
+    with pytest.raises(InputError, match="--future FILE"):
+        foresee(model, data, Asked("end", None, 5))
+    held = foresee(model, data, Asked("end", None, 5, hold=True))
+    last = np.tile(data.pieces[0].u[-1], (5, 1))
+    given = foresee(model, data, Asked("end", None, 5, coming=last))
+    np.testing.assert_allclose(held.q[0], given.q[0], atol=1e-12)
+    with pytest.raises(InputError, match="3 rows: 5 are needed"):
+        foresee(model, data, Asked("end", None, 5, coming=last[:3]))
+
+
+def test_what_does_not_fit_is_said(model):
+    data = recording(model)
+    with pytest.raises(InputError, match="shorter than the context of 80"):
+        foresee(model, data, Asked("start", 80, 5))
+    with pytest.raises(InputError, match="lower --horizon"):
+        foresee(model, data, Asked("everywhere", None, 100))
+    with pytest.raises(InputError, match="ends 50 samples after the context"):
+        foresee(model, recording(model, uneven=True), Asked("start", None, 51))
+    other = read(pd.DataFrame({"t": DT * np.arange(20), "x": np.sin(np.arange(20.0))}))
+    with pytest.raises(InputError, match="coordinates x"):
+        foresee(model, other, Asked())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+def test_forecasts_and_states_are_files_that_can_be_read_again(model, tmp_path, suffix):
+    data = recording(model)
+    seen = foresee(model, data, Asked("end", None, 9))
+    write_foresight(seen, tmp_path / f"next{suffix}")
+    again = read(tmp_path / f"next{suffix}", positions="theta:angle") if suffix != ".npz" else None
+    stored = again.pieces[0].q if again else np.load(tmp_path / "next.npz")["q"][0]
+    with pytest.raises(InputError, match=r"\.csv, \.parquet or \.npz"):
+        write_foresight(seen, tmp_path / "next.txt")
+    write_states(data, phast.filter_states(model, data), tmp_path / f"states{suffix}")
+    np.testing.assert_allclose(stored, seen.q[0], atol=1e-12)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"next{suffix}", f"states{suffix}"]
