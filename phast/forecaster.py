@@ -103,10 +103,13 @@ def roll_out(
     model: AbstractForecaster,
     contexts: Float[Array, "B K n"],
     horizon: int,
-    u: Float[Array, "B H inputs"] | None = None,
-    past: Float[Array, "B before inputs"] | None = None,
+    u: PyTree = None,
+    past: PyTree = None,
 ) -> Float[Array, "B H n"]:
-    """:func:`autoregressive` or :func:`takeover` forecasts of many trajectories, shared out over the cores."""
+    """:func:`autoregressive` or :func:`takeover` forecasts of many trajectories, shared out over the cores.
+
+    ``u`` and ``past`` are those of one forecast, with an axis for trajectories before.
+    """
     return shared_out(functools.partial(_roll_out, rollout, model, horizon), contexts, u, past)
 
 
@@ -135,6 +138,8 @@ def shared_out(run: Callable[..., PyTree], *batches: PyTree) -> PyTree:
         return run(*batches)
     starts = [min(start, count - share) for start in range(0, count, share)]  # the last overlaps: one shape for all
     precise = jax.config.jax_enable_x64  # a thread does not know in which context it was started
+
+    precise = jax.config.jax_enable_x64  # within a context manager, of this thread alone
 
     def part(start: int) -> PyTree:
         with jax.enable_x64(precise):

@@ -10,8 +10,8 @@ sharply it turns. So a charge of 10⁻⁶ C, a temperature of 300 K and an encod
 as an angle.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -171,10 +171,10 @@ def template(text: str) -> AbstractPotential:
 
 def _of_strength(build: Callable, strength: str, text: str) -> AbstractPotential:
     """A template of this strength, up to a factor to be found."""
-    (value,) = _numbers(strength, f"potential '{text}'")
-    if value <= 0.0:
-        raise InputError(f"potential '{text}': the strength must be positive")
-    return Scaled(build(value), Positive.starting_at(1.0))
+    strengths = _numbers(strength, f"potential '{text}'")
+    if len(strengths) > 1 or strengths[0] <= 0.0:
+        raise InputError(f"potential '{text}': give one strength, a positive number")
+    return Scaled(build(*strengths), Positive.starting_at(1.0))
 
 
 # --- masses ----------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def _law(terms: list[str], n: int, scales: Scales, links: bool) -> Friction:
 # --- ports -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(wanted: str | Sequence | None, data: Trajectories) -> tuple | str | None:
+def _rows(wanted: Any, data: Trajectories) -> tuple | str | None:
     """G: None for one input per coordinate, numbers where it is given, "learned" where it is to be found."""
     if data.u is None:
         if wanted is not None:
@@ -244,9 +244,13 @@ def _rows(wanted: str | Sequence | None, data: Trajectories) -> tuple | str | No
     if isinstance(wanted, str) and wanted == "learned":
         return "learned"
     rows = [_numbers(row, f"port '{wanted}'") for row in wanted.split(";")] if isinstance(wanted, str) else wanted
-    if [len(row) for row in rows] != [m] * n or not np.isfinite(np.asarray(rows, dtype=float)).all():
+    try:
+        rows = np.asarray(rows, dtype=float)
+    except (TypeError, ValueError):  # ragged, or words
+        rows = np.zeros(0)
+    if rows.shape != (n, m) or not np.isfinite(rows).all():
         raise InputError(f"port {wanted}: give {n} row(s) of {m} number(s), e.g. '1,0;0,1', or 'learned'")
-    return tuple(tuple(map(float, row)) for row in rows)
+    return tuple(map(tuple, rows.tolist()))
 
 
 def _unknown_port(data: Trajectories, scales: Scales) -> Real:

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import phast
-from phast.api import damping, filter_states, forecast, hold_out, learn
+from phast.api import damping, filter_states, forecast, hold_out, learn, steps_in
 from phast.components.damping import ConstantDamping
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine
-from phast.datasets import as_trajectories
+from phast.datasets import Trajectories, as_trajectories
 from phast.errors import InputError
 from phast.forecaster import Phast, autoregressive
 from phast.manifold import Manifold
@@ -220,7 +220,37 @@ def test_mistakes_in_learning(call, message):
     assert "\n" not in str(error.value)
 
 
+def uneven(data):
+    """The same samples, by a clock that is said to be uneven."""
+    stretch = np.linspace(0.5, 1.5, data.shape[1])[None, :, None] * np.ones((len(data), 1, 1))
+    return Trajectories(data, DT, ANGLE, stretch=stretch)
+
+
+PRESET_MISTAKES = {
+    "words for the paper's": (lambda: learned(ARRAY, potential="cosine"), "words .* go with preset='sharp'"),
+    "a port for the paper's": (lambda: learned(ARRAY, port="identity"), "port and context go with preset='sharp'"),
+    "a context for the paper's": (lambda: learned(ARRAY, context=5), "port and context go with preset='sharp'"),
+    "an uneven clock for the paper's": (lambda: learned(uneven(ARRAY)), "even steps only: resample the recording"),
+    "settings for the sharp": (lambda: learned(ARRAY, preset="sharp"), "belong to preset='paper'"),
+    "one sample of context": (lambda: sharp(context=1), "a context of 1 sample.*: give 2 to 12"),
+    "more context than there is": (lambda: sharp(context="1 s"), "a context of 20 sample.*: give 2 to 12"),
+    "words for a context": (lambda: sharp(context="some"), "'some' is no duration"),
+}
+
+
+def sharp(**options):
+    return learn(ARRAY, dt=DT, coordinates=["theta:angle"], **KNOWN, **options)
+
+
+@pytest.mark.parametrize(("call", "message"), PRESET_MISTAKES.values(), ids=PRESET_MISTAKES.keys())
+def test_mistakes_between_presets(call, message, float64):
+    with pytest.raises(InputError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
 Q = np.zeros((6, 1))
+RECORDED = phast.read(swinging(1, 30)[0], positions="theta:angle", dt=DT)
 FORECAST_MISTAKES = {
     "one sample": (lambda m: forecast(m, Q[:1], 5), "a context of 1 sample"),
     "no sample": (lambda m: forecast(m, Q[:0], 5), "a context of 0 sample"),
@@ -259,6 +289,49 @@ def test_mistakes_in_forecasting(model, call, message):
 def test_damping_of_half_a_configuration(pair):
     with pytest.raises(InputError, match="coordinate"):
         damping(pair, np.zeros(3))
+
+
+@given(
+    count=st.integers(1, 10**6),
+    dt=st.floats(1e-9, 1e4),
+    unit=st.sampled_from(
+        [("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("µs", 1e-6), ("ns", 1e-9), ("min", 60.0), ("h", 3600)]
+    ),
+    space=st.sampled_from(["", " ", "  "]),
+)
+def test_a_duration_is_a_number_of_steps_in_any_unit(count, dt, unit, space):
+    name, seconds = unit
+    assert steps_in(f"{count * dt / seconds!r}{space}{name}", dt) == count
+    assert steps_in(count, dt) == steps_in(f"{space}{count}{space}", dt) == count
+
+
+@given(st.floats(0.01, 1e3), st.floats(0.0, 100.0))
+def test_a_longer_time_is_never_fewer_steps(dt, longer):
+    duration = 3.0 * dt
+    assert steps_in(f"{duration} s", dt) == 3 <= steps_in(f"{duration + longer} s", dt)
+
+
+@given(st.one_of(st.text(max_size=6), st.floats(), st.integers()))
+def test_any_duration_is_steps_or_one_clear_line(duration):
+    try:
+        found = steps_in(duration if isinstance(duration, int | str) else repr(duration), DT)
+    except InputError as error:
+        assert "\n" not in str(error).replace(str(duration), "") and "steps" in str(error)
+    else:
+        assert isinstance(found, int) and found >= 1
+
+
+def test_a_model_without_a_clock_counts_steps():
+    assert forecast(Still(ANGLE), Q, 3).shape == (3, 1)
+    with pytest.raises(InputError, match="a Still counts no time: give the horizon in steps, not '1 s'"):
+        forecast(Still(ANGLE), Q, "1 s")
+    with pytest.raises(InputError, match="'0' is no whole number of steps"):
+        forecast(Still(ANGLE), Q, 0)
+
+
+def test_a_time_is_as_many_steps(model):
+    q = ARRAY[0, :6]
+    np.testing.assert_array_equal(forecast(model, q, "250 ms"), forecast(model, q, 5))
 
 
 def test_only_models_with_a_state_can_take_over():

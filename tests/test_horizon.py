@@ -11,7 +11,7 @@ import phast
 from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import CartPoleMass, ConstantMass
 from phast.components.parameter import Positive
-from phast.components.potential import Cosine, Scaled
+from phast.components.potential import Cosine, QuadraticForm, Scaled
 from phast.datasets import Trajectories, refuse_turns, simulate
 from phast.errors import InputError
 from phast.forecaster import Core
@@ -104,6 +104,29 @@ def test_filtering_is_better_than_any_single_measurement(driven):
     assert np.std(filtered.innovation[:, late]) < 1.5 * np.sqrt(0.02**2 + np.mean(filtered.covariance[:, late, 0, 0]))
     with pytest.raises(InputError, match="process_noise"):
         phast.filter_states(model(), noisy, process_noise=0.1)
+
+
+@pytest.mark.parametrize("unit", [1e3, 1e-6], ids=["in millimetres", "in megametres"])
+def test_the_unit_of_a_coordinate_changes_no_estimate(unit):
+    """A cart on a spring that pulls a pendulum: x counted in 1/unit metres, and noise as large as it is on each."""
+    line, scale = Manifold.parse("x", "theta:angle"), np.array([unit, 1.0])
+
+    def estimate(per):
+        spring = QuadraticForm(((2.0 / per, 0.5 / per), (0.0, 3.0)))
+        truth = PortHamiltonian(spring, ConstantMass((1.5 / per**2, 0.4)), ConstantDamping((0.2 / per**2, 0.1)))
+        core = Core(truth, STEP)
+        q, _ = core.rollout(jnp.array([0.3 * per, -0.2]), jnp.array([0.4 / per, 0.1]), 11)
+        noise = (1e-3 * per, 2e-2)
+        y = q + jnp.array(noise) * np.random.default_rng(0).normal(size=(11, 2))
+        return jax.jit(lambda y: estimate_state(core, line, DT, y, noise=noise))(y)
+
+    here, there = estimate(1.0), estimate(unit)
+    np.testing.assert_allclose(there.q / scale, here.q, rtol=1e-7)
+    np.testing.assert_allclose(there.p * scale, here.p, rtol=1e-6)
+    both = np.concatenate([scale, 1.0 / scale])
+    size = np.sqrt(np.outer(np.diag(here.covariance), np.diag(here.covariance)))
+    np.testing.assert_allclose((there.covariance / np.outer(both, both)) / size, here.covariance / size, atol=1e-6)
+    assert not here.fell_back and not there.fell_back
 
 
 # --- training through it ---------------------------------------------------------------------------------------------

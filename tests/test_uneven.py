@@ -23,7 +23,7 @@ from phast.horizon import ModelAware, smooth_map
 from phast.identify import _Shooting, coefficients_of, held_over
 from phast.integrators import ExactDamping, ImplicitMidpoint, RungeKutta, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
-from phast.sharp import passive_transition, sharpen
+from phast.sharp import sharpen
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
@@ -73,7 +73,6 @@ TRANSITIONS = {
     "Runge-Kutta": lambda dt: RungeKutta(Timestep(dt, 2)),
     "Strang": lambda dt: Transition(leapfrog(), ExactDamping(), Timestep(dt, 2)),
     "midpoint": lambda dt: Transition(ImplicitMidpoint(), ExactDamping(), Timestep(dt)),
-    "passive": lambda dt: passive_transition(dt, substeps=1),
 }
 
 
