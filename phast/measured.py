@@ -94,8 +94,8 @@ class Recordings(AbstractTable):
     def experiments(self):
         return []
 
-    def gathered(self, results: Path) -> list[dict[str, Any]]:
-        """The records that there are, in the order of the studies."""
+    def records(self, results, seeds=None):
+        """In the order of the studies."""
         paths = (results / PRESET / f"{name}.json" for name in STUDIES)
         return [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
 
@@ -105,7 +105,7 @@ class Recordings(AbstractTable):
         return Sheet(self.title, heading, [_line(record) for record in records], list(records))
 
     def quick(self):
-        return self
+        return Recordings(f"{self.name}-quick", f"{self.title} (quick look: as recorded)")
 
 
 def _line(record: dict[str, Any]) -> list[str]:
@@ -128,7 +128,7 @@ def _line(record: dict[str, Any]) -> list[str]:
 # --- rivals ----------------------------------------------------------------------------------------------------------
 
 
-def _linear(train: Recording, test: Recording, model: ModelAware, seen: Foresight) -> float:
+def _linear(train: Recording, test: Recording, model: ModelAware | None, seen: Foresight) -> float:
     """x⁺ = A x + B u + c over two samples, by least squares: what one would try first."""
     rows, targets = [], []
     for piece in train.pieces:

@@ -277,13 +277,7 @@ def _run_table(table: "AbstractTable", asked: _Asked, *, models: bool = False) -
 
 
 def _sheet(table: "AbstractTable", asked: _Asked) -> "Sheet":
-    from phast.measured import Recordings
-    from phast.suite import records_of
-    from phast.tables import jobs_of
-
-    if isinstance(table, Recordings):
-        return table.sheet(table.gathered(asked.results))
-    return table.sheet(records_of(asked.results, jobs_of(table, asked.seeds)))
+    return table.sheet(table.records(asked.results, asked.seeds))
 
 
 def _print_sheet(made: "Sheet", form: Format) -> None:

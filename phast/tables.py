@@ -13,12 +13,13 @@ import tomllib
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
 
 from phast.runs import QUICK, Experiment, Record, key_of
-from phast.suite import Job, cost
+from phast.suite import Job, cost, records_of
 from phast.systems import SYSTEMS
 
 REGIMES = ("phast-known", "phast-partial", "phast-unknown")
@@ -259,6 +260,10 @@ class AbstractTable(eqx.Module):
         """What has to be run."""
 
     @abstractmethod
+    def records(self, results: Path, seeds: int | None = None) -> list[Record]:
+        """What there is of that."""
+
+    @abstractmethod
     def sheet(self, records: Sequence[Record]) -> Sheet:
         """The table, from the records that there are."""
 
@@ -287,6 +292,9 @@ class Table(AbstractTable):
 
     def experiments(self):
         return [row.experiment for row in self.rows]
+
+    def records(self, results, seeds=None):
+        return records_of(results, jobs_of(self, seeds))
 
     def sheet(self, records):
         name = self.name.removesuffix("-quick")
@@ -322,6 +330,9 @@ class Summary(AbstractTable):
         return [Experiment(s, m, paper) for s in self.systems for m in (*REGIMES, *self.baselines)] + [
             Experiment(s, m, sharp) for s in self.systems for m in REGIMES
         ]
+
+    def records(self, results, seeds=None):
+        return records_of(results, jobs_of(self, seeds))
 
     def sheet(self, records):
         paper, sharp = self.recipes
@@ -366,6 +377,9 @@ class Costs(AbstractTable):
 
     def experiments(self):
         return [Experiment(s, m, self.recipe) for s in self.systems for m in (*REGIMES, *BASELINES)]
+
+    def records(self, results, seeds=None):
+        return records_of(results, jobs_of(self, seeds))
 
     def sheet(self, records):
         jobs = jobs_of(self)

@@ -12,7 +12,7 @@ from phast.measured import STUDIES, Recordings, carry_out
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data"
-RECORDS = Recordings("measured", "measured").gathered(ROOT / "results")
+RECORDS = Recordings("measured", "measured").records(ROOT / "results")
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no recordings in {DATA}")
 
 

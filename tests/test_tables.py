@@ -8,7 +8,6 @@ import pytest
 
 from phast.catalogue import NOT_YET, TABLES
 from phast.runs import PRESETS, Experiment
-from phast.suite import records_of
 from phast.systems import SYSTEMS
 from phast.tables import (
     BASELINES,
@@ -106,7 +105,7 @@ def test_tables_in_the_documents_are_those_that_the_records_give(document, name)
     """`phast reproduce NAME --records-only --into DOCUMENT` renews one."""
     text, table = document.read_text(), TABLES[name]
     start, end = between_marks(text, name)
-    assert text[start:end] == table.sheet(records_of(ROOT / "results", jobs_of(table))).markdown()
+    assert text[start:end] == table.sheet(table.records(ROOT / "results")).markdown()
 
 
 def test_the_readme_shows_tables():
