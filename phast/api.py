@@ -337,7 +337,7 @@ def fitting(model: ModelAware, recording: Recording) -> Recording:
         )
     given, wanted = len(recording.inputs), input_count(model)
     if given != wanted and (given or model.core.system.port is not None):
-        raise InputError(f"the recording has {given} input(s), but the model {wanted}: name their columns")
+        raise InputError(f"the recording has {given} input(s), but the model {wanted}: name them with inputs=…")
     if not 0.2 < recording.dt / model.dt < 5.0:
         raise InputError(f"sampled every {recording.dt:g}, but the model learned at {model.dt:g}: resample it")
     return dataclasses.replace(recording, dt=model.dt)

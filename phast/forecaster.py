@@ -139,8 +139,6 @@ def shared_out(run: Callable[..., PyTree], *batches: PyTree) -> PyTree:
     starts = [min(start, count - share) for start in range(0, count, share)]  # the last overlaps: one shape for all
     precise = jax.config.jax_enable_x64  # a thread does not know in which context it was started
 
-    precise = jax.config.jax_enable_x64  # within a context manager, of this thread alone
-
     def part(start: int) -> PyTree:
         with jax.enable_x64(precise):
             return jax.block_until_ready(run(*jax.tree.map(lambda x: x[start : start + share], batches)))
