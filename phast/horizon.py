@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from phast.components.lowrank import solve_spd
+from phast.components.lowrank import solve_pentadiagonal, solve_spd
 from phast.forecaster import AbstractIdentifiable, Core, Filtered, Held, Inputs, Past, steps_of
 from phast.hamiltonian import PortHamiltonian
 from phast.integrators import DiscreteGradient, ImplicitMidpoint, Transition, leapfrog
@@ -67,7 +67,7 @@ def smooth_map(
     usual = jnp.mean(steps)
     rate = jnp.diff(jnp.eye(count, dtype=y.dtype), axis=0) * (usual / steps)[:, None]
     bend = jnp.diff(rate, axis=0) * (2.0 * usual / (steps[1:] + steps[:-1]))[:, None]
-    smooth = jnp.linalg.solve(jnp.diag(weights) + stiffness * bend.T @ bend, weights[:, None] * y)
+    smooth = solve_pentadiagonal(jnp.diag(weights) + stiffness * bend.T @ bend, weights[:, None] * y)
     return smooth, _slopes(smooth, dt * steps[:, None])
 
 
@@ -226,7 +226,8 @@ def _covariance(fit: Explained, here: int | Array, noise: float, measured: Float
     size = fit.normal.shape[0]
     variance = noise**2 if noise > 0.0 else fit.misfit / jnp.maximum(measured - size, 1.0)
     scale = 1.0 / jnp.sqrt(jnp.maximum(jnp.diag(fit.normal), jnp.finfo(fit.normal.dtype).tiny))
-    inverse = jnp.linalg.inv(fit.normal * jnp.outer(scale, scale) + 1e-14 * jnp.eye(size)) * jnp.outer(scale, scale)
+    scaled = fit.normal * jnp.outer(scale, scale) + 1e-14 * jnp.eye(size)
+    inverse = jax.vmap(solve_spd, (None, 0))(scaled, jnp.eye(size)) * jnp.outer(scale, scale)
     flow = fit.flow[here]
     return variance * flow @ inverse @ flow.T
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.linalg
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phast.components import damping, mass, potential
@@ -34,6 +34,7 @@ from phast.components.lowrank import (
     add_scaled,
     cholesky,
     exponential_of_negative,
+    solve_pentadiagonal,
     solve_spd,
 )
 from phast.components.mass import (
@@ -786,3 +787,14 @@ def test_exponential_is_a_contraction_with_the_right_gradient_where_eigenvalues_
     if max(values) < 100:
         np.testing.assert_allclose(slope, numeric, atol=1e-7)
     assert np.isfinite(slope).all()
+
+
+@given(st.integers(3, 30), st.integers(0, 2**16))
+@settings(max_examples=25, deadline=None)
+def test_a_pentadiagonal_solve_is_the_dense_one(n, seed):
+    rng = np.random.default_rng(seed)
+    bend = np.diff(np.eye(n), n=2, axis=0) * rng.uniform(0.3, 3.0, (n - 2, 1))
+    matrix, y = np.diag(rng.uniform(0.1, 1.0, n)) + bend.T @ bend, rng.normal(size=(n, 2))
+    with jax.enable_x64(True):
+        found = solve_pentadiagonal(jnp.asarray(matrix), jnp.asarray(y))
+    np.testing.assert_allclose(np.asarray(found), np.linalg.solve(matrix, y), rtol=1e-9, atol=1e-11)

@@ -132,6 +132,34 @@ def solve_spd(matrix: Float[Array, "n n"], y: Float[Array, " n"]) -> Float[Array
     return jnp.stack(x)
 
 
+def solve_pentadiagonal(matrix: Float[Array, "n n"], y: Float[Array, "n columns"]) -> Float[Array, "n columns"]:
+    """matrix⁻¹ y where the matrix is positive definite with two bands on each side, by L D Lᵀ in one pass each way.
+
+    Linear in n, and no call to LAPACK: batched ones from two threads at a time lock XLA up.
+    """
+    beside = jnp.pad(jnp.diagonal(matrix, 1), (1, 0))
+    beyond = jnp.pad(jnp.diagonal(matrix, 2), (2, 0))
+
+    def forth(carry, row):
+        (d1, l1, z1), (d2, _, z2) = carry  # one and two rows back
+        own, near, far, b = row
+        second = far / d2
+        first = (near - d2 * second * l1) / d1
+        d, z = own - d1 * first**2 - d2 * second**2, b - first * z1 - second * z2
+        return ((d, first, z), carry[0]), (first, second, z / d)
+
+    def back(carry, row):
+        (x1, first1, second1), (x2, second2) = carry
+        first, second, z = row
+        x = z - first1 * x1 - second2 * x2
+        return ((x, first, second), (x1, second1)), x
+
+    none, nothing = jnp.zeros((), y.dtype), jnp.zeros_like(y[0])
+    edge = (jnp.ones((), y.dtype), none, nothing)
+    rows = jax.lax.scan(forth, (edge, edge), (jnp.diagonal(matrix), beside, beyond, y))[1]
+    return jax.lax.scan(back, ((nothing, none, none), (nothing, none)), rows, reverse=True)[1]
+
+
 def solve_lower(lower: Float[Array, "n n"], y: Float[Array, "n *columns"]) -> Float[Array, "n *columns"]:
     """lower⁻¹ y, written out for tiny matrices."""
     n = lower.shape[0]
