@@ -308,8 +308,8 @@ def _chosen(table: Table, asked: _Asked, dt: float | None, notes: list[str]) -> 
     time = _found(table, asked.time, ("t", "time"), taken)
     if time is None and dt is None:
         raise InputError(
-            f"no column 't' or 'time' among {', '.join(table.headings)}: name it with time=… (--time), or give the step by "
-            "dt=… (--dt)"
+            f"no column 't' or 'time' among {', '.join(table.headings)}: name it with time=… (--time), or "
+            "give the step by dt=… (--dt)"
         )
     if positions is None:
         others = {*inputs, *extra["p"], *extra["v"], trajectory, time}
