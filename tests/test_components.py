@@ -68,6 +68,7 @@ from phast.components.potential import (
     QuadraticForm,
     Scaled,
     SeriesPotential,
+    Some,
     SplinePotential,
     Sum,
 )
@@ -125,6 +126,7 @@ POTENTIALS = {
     "spline, along one": (2, lambda key: SplinePotential(jax.random.normal(key, (8,)), ALONG)),
     "series": (4, lambda key: _random(key, SeriesPotential.flat(FOUR, jnp.array([[-3.0] * 4, [3.0] * 4]), 3))),
     "pairs": (6, lambda key: _random(key, PairPotential.flat(jnp.array([[-4.0, -4, 4, 4, 0, 0], [0.0] * 6]), 9))),
+    "some": (2, lambda key: Some(Cosine(9.81), (1,))),
     "sum": (2, lambda key: Sum((Cosine((0.0, 9.81)), SplinePotential.flat(GRID), SplinePotential.flat(ALONG)))),
     "scaled": (4, lambda key: Scaled(Cosine((0.0, 9.81, 1.0, 2.0)), Positive.uninformed())),
     "hybrid": (
