@@ -1,5 +1,6 @@
 """Shapes are checked at run time, randomness is fixed, and a test asks for double precision by name."""
 
+import gc
 import os
 import shutil
 import sys
@@ -27,6 +28,27 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 settings.load_profile("phast")
+
+
+_MOST_MAPS = 25_000  # of the 65,530 memory maps that Linux gives a process; every compiled program holds several
+
+
+@pytest.fixture(autouse=True)
+def room_for_programs():
+    """Thousands of compiled programs exhaust a worker's memory maps, and the next compilation crashes: forget them."""
+    yield
+    _forget_programs()
+
+
+def _forget_programs() -> None:
+    try:
+        with open("/proc/self/maps", "rb") as maps:
+            crowded = sum(1 for _ in maps) > _MOST_MAPS
+    except OSError:  # no such thing on this system
+        return
+    if crowded:
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture
