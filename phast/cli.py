@@ -58,9 +58,7 @@ def systems(json_file: JsonFile = None) -> None:
         {
             "name": s.name,
             "domain": s.domain,
-            "coordinates": [
-                f"{n}:angle" if c else n for n, c in zip(s.manifold.names, s.manifold.circles, strict=True)
-            ],
+            "coordinates": s.manifold.coordinates,
             "regime": s.regime,
             "dt": s.dt,
             "benchmark": s.benchmark,

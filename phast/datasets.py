@@ -406,7 +406,7 @@ def save_trajectories(data: Trajectories, path: str | os.PathLike) -> None:
     suffix = _suffix(path)
     with replacing(path) as file:
         if suffix == ".npz":
-            np.savez(file, dt=data.dt, coordinates=np.array(_headings(data.manifold)), **data.arrays())
+            np.savez(file, dt=data.dt, coordinates=np.array(data.manifold.coordinates), **data.arrays())
         elif suffix == ".csv":
             long_table(data).to_csv(file, index=False)
         else:
@@ -434,15 +434,10 @@ def _suffix(path: Path) -> str:
     return path.suffix
 
 
-def _headings(manifold: Manifold) -> list[str]:
-    kinds = zip(manifold.names, manifold.circles, strict=True)
-    return [f"{name}:angle" if circle else name for name, circle in kinds]
-
-
 def long_table(data: Trajectories) -> pd.DataFrame:
     """One row per sample; uneven steps show in its times."""
     names = data.manifold.names
-    headings = {"q": _headings(data.manifold)} | {x: [f"{x}({name})" for name in names] for x in "pv"}
+    headings = {"q": data.manifold.coordinates} | {x: [f"{x}({name})" for name in names] for x in "pv"}
     if data.u is not None:
         headings["u"] = [f"u({i + 1})" for i in range(data.u.shape[2])]
     table = {"trajectory": np.repeat(np.arange(len(data)), data.length), "t": data.times.ravel()}
