@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test lint tables bench clean
 
 install: $(VENV)/.installed
 
@@ -21,6 +21,10 @@ lint: install
 
 test: lint
 	$(BIN)/python -m pytest
+
+# After new records: the tables in the documents are rendered anew (a test compares them).
+tables: install
+	for document in README.md docs/*.md; do $(BIN)/phast reproduce all --records-only --into $$document >/dev/null || exit; done
 
 bench: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'

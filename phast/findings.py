@@ -20,7 +20,7 @@ from phast.components.potential import gradient
 from phast.datasets import Trajectories
 from phast.errors import InputError
 from phast.forecaster import AbstractForecaster
-from phast.hamiltonian import PortHamiltonian
+from phast.hamiltonian import AbstractEnergetic, PortHamiltonian
 from phast.horizon import ModelAware
 from phast.identify import Identified, coefficients_of
 from phast.models import parameter_count
@@ -84,8 +84,10 @@ def _share(value: float, slope: float, kind: str) -> float:
     return slope / max(abs(value) + (abs(slope) if kind != "positive" else 0.0), 1e-300)
 
 
-def _anchor(system: PortHamiltonian) -> str:
+def _anchor(system: AbstractEnergetic) -> str:
     """What fixes the scale that potential, mass and damping share: multiplying all three changes no trajectory."""
+    if not isinstance(system, PortHamiltonian):
+        return "the consumer is counted in what it takes per head and time: that fixes the scale"
     for name in ("mass", "potential", "damping"):
         if parameter_count(getattr(system, name)) == 0:
             return f"the {name} is given: that fixes the scale which potential, mass and damping share"
@@ -101,7 +103,7 @@ def along(data: Trajectories, coordinate: int, count: int) -> Float[np.ndarray, 
     return points
 
 
-def typical_speed(system: PortHamiltonian, data: Trajectories) -> Float[np.ndarray, " n"]:
+def typical_speed(system: AbstractEnergetic, data: Trajectories) -> Float[np.ndarray, " n"]:
     """The root mean square speed of each coordinate, at which friction is looked at; rest, where there is none."""
     if not depends_on_velocity(system.damping):
         return np.zeros(data.manifold.size)
@@ -120,7 +122,7 @@ def damping_band(
     """
     alone = jnp.diag(jnp.broadcast_to(jnp.asarray(speed, dtype=float), (q.shape[1],)))
 
-    def diagonal(system: PortHamiltonian, x: Array) -> Array:
+    def diagonal(system: AbstractEnergetic, x: Array) -> Array:
         return jnp.diagonal(jax.vmap(lambda v: system.damping.operator(x, v).diagonal_part())(alone))
 
     return _band(found, q, diagonal)
@@ -131,7 +133,7 @@ def force_band(found: Identified, q: Float[np.ndarray, "N n"]) -> tuple[np.ndarr
     return _band(found, q, lambda system, x: -gradient(system.potential, x))
 
 
-def _band(found: Identified, q: np.ndarray, field: Callable[[PortHamiltonian, Array], Array]):
+def _band(found: Identified, q: np.ndarray, field: Callable[[AbstractEnergetic, Array], Array]):
     """A field of the found system and, to first order in its coefficients, how uncertain it is."""
     theta, rebuild = coefficients_of(found.system)
     points = jnp.asarray(q, dtype=float)
@@ -145,7 +147,7 @@ def _band(found: Identified, q: np.ndarray, field: Callable[[PortHamiltonian, Ar
     return np.asarray(values(theta)), np.sqrt(np.maximum(variance, 0.0))
 
 
-def names_of(system: PortHamiltonian) -> list[tuple[str, str]]:
+def names_of(system: AbstractEnergetic) -> list[tuple[str, str]]:
     """(name, kind) of every trainable number, in raveled order; the kind is "positive", "field" or "plain"."""
     names = []
     for path, leaf in _trained(system):
@@ -157,7 +159,7 @@ def names_of(system: PortHamiltonian) -> list[tuple[str, str]]:
     return names
 
 
-def in_units(system: PortHamiltonian) -> list[tuple[float, float]]:
+def in_units(system: AbstractEnergetic) -> list[tuple[float, float]]:
     """The physical value behind every trainable number, and by how much it changes with it; as in :func:`names_of`."""
     found = []
     for _, leaf in _trained(system):
@@ -167,7 +169,7 @@ def in_units(system: PortHamiltonian) -> list[tuple[float, float]]:
     return found
 
 
-def _trained(system: PortHamiltonian) -> list[tuple[tuple, AbstractLearned | Array]]:
+def _trained(system: AbstractEnergetic) -> list[tuple[tuple, AbstractLearned | Array]]:
     """Where in the system something is trained, and what: learned coefficients whole, arrays elsewhere."""
     params = eqx.filter(system, eqx.is_inexact_array)
     return jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda node: isinstance(node, AbstractLearned))[0]

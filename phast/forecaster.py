@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from phast.hamiltonian import PortHamiltonian
+from phast.hamiltonian import AbstractEnergetic
 from phast.integrators import AbstractTransition, State
 from phast.manifold import Manifold
 from phast.observers import AbstractCanonicalizer, AbstractObserver
@@ -81,7 +81,7 @@ class AbstractIdentifiable(AbstractForecaster):
     dt: eqx.AbstractVar[float]
 
     @abstractmethod
-    def learned_system(self) -> PortHamiltonian:
+    def learned_system(self) -> AbstractEnergetic:
         """V, M and D as they stand."""
 
     @abstractmethod
@@ -175,7 +175,7 @@ class Core(AbstractFullState):
     """The PHAST core transition: a port-Hamiltonian system and the time step Φ_dt that moves it. Full-state models of
     PHAST are one of these and nothing else."""
 
-    system: PortHamiltonian
+    system: AbstractEnergetic
     transition: AbstractTransition
 
     def __call__(self, q, p, u=None):
@@ -201,7 +201,7 @@ class Phast(AbstractIdentifiable):
     manifold: Manifold
     dt: float
 
-    def learned_system(self) -> PortHamiltonian:
+    def learned_system(self) -> AbstractEnergetic:
         return self.core.system
 
     def states(self, q: Float[Array, "T n"]) -> tuple[Float[Array, "T n"], Float[Array, "T n"]]:

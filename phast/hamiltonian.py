@@ -3,7 +3,8 @@
     H(q, p) = V(q) + ½ pᵀ M(q)⁻¹ p,   q' = ∂H/∂p = v,   p' = -∂H/∂q - D(q, v) v + G u,   y = Gᵀ v
 
 Every simulator in :mod:`phast.systems` and every learned model is one of these; they differ only in which
-components are given and which are learned.
+components are given and which are learned. One is not mechanical: where something unseen lives on what is measured,
+J varies and H is no square of p (:class:`ConsumerResource`).
 """
 
 from abc import abstractmethod
@@ -16,7 +17,7 @@ from jaxtyping import Array, Complex, Float
 
 from phast.components.damping import AbstractDamping
 from phast.components.mass import AbstractConstantMass, AbstractMass
-from phast.components.parameter import Real, value_of
+from phast.components.parameter import Coefficient, Real, value_of
 from phast.components.potential import AbstractPotential, gradient
 
 
@@ -38,7 +39,30 @@ class AbstractDynamics(eqx.Module):
         """(q', p')."""
 
 
-class PortHamiltonian(AbstractDynamics):
+class AbstractEnergetic(AbstractDynamics):
+    """Dynamics with an energy that falls by damping alone, and a hidden momentum that the velocity determines."""
+
+    potential: eqx.AbstractVar[AbstractPotential]
+    damping: eqx.AbstractVar[AbstractDamping]
+
+    @abstractmethod
+    def energy(self, q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, ""]:
+        """H(q, p)."""
+
+    @abstractmethod
+    def velocity(self, q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, " n"]:
+        """q' at (q, p) without inputs."""
+
+    @abstractmethod
+    def momentum(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The p at which q moves with velocity v."""
+
+    @abstractmethod
+    def mobility(self, q: Float[Array, " n"]) -> Float[Array, " n"]:
+        """By how much one unit of a momentum changes the velocity of its own coordinate."""
+
+
+class PortHamiltonian(AbstractEnergetic):
     """V, M, D and the port matrix G (n × inputs, given or learned; ``None`` for one input per coordinate)."""
 
     potential: AbstractPotential
@@ -62,6 +86,10 @@ class PortHamiltonian(AbstractDynamics):
     def momentum(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " n"]:
         """p = M(q) v."""
         return self.mass.operator(q).matvec(v)
+
+    def mobility(self, q: Float[Array, " n"]) -> Float[Array, " n"]:
+        """1 / M_ii(q)."""
+        return 1.0 / self.mass.operator(q).diagonal_part()
 
     def gradient(self, q: Float[Array, " n"], p: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """(∂H/∂q, ∂H/∂p). At fixed p, ∂(½ pᵀM⁻¹p)/∂q = -∂(½ vᵀMv)/∂q at fixed v: no solve is differentiated."""
@@ -108,3 +136,40 @@ class PortHamiltonian(AbstractDynamics):
             return jnp.concatenate(self.vector_field(x[:n], x[n:]))
 
         return jnp.linalg.eigvals(jax.jacfwd(field)(jnp.concatenate([q, jnp.zeros_like(q)])))
+
+
+class ConsumerResource(AbstractEnergetic):
+    """A measured resource q > 0 and an unseen consumer p > 0 that lives on it, coordinate by coordinate:
+
+        q' = q (g - p) - D(q) ∂V/∂q,   p' = p q ∂V/∂q,   H(q, p) = V(q) + Σ (p - g ln p)
+
+    that is x' = (J - R)∇H with J = diag(q p) ⊗ [[0, -1], [1, 0]], skew, and R = diag(D(q), 0) ⪰ 0, so that
+    dH/dt = -∇Vᵀ D ∇V ≤ 0. V says how the consumer grows on the resource, g and D how the resource grows by itself. The
+    consumer is counted in what it takes of the resource per head and time. Lotka and Volterra's equations with a
+    carrying capacity are the case V = δq - γ ln q, D = (α/Kδ) q².
+    """
+
+    potential: AbstractPotential
+    damping: AbstractDamping
+    growth: Coefficient
+
+    def energy(self, q, p):
+        return self.potential(q) + jnp.sum(p - value_of(self.growth) * jnp.log(p))
+
+    def velocity(self, q, p):
+        return q * (value_of(self.growth) - p) - self._loss(q)
+
+    def momentum(self, q, v):
+        return value_of(self.growth) - (v + self._loss(q)) / q
+
+    def mobility(self, q):
+        return q
+
+    def vector_field(self, q, p, u=None):
+        if u is not None:
+            raise TypeError("a consumer and its resource have no input port: call vector_field(q, p) without u")
+        return self.velocity(q, p), p * q * gradient(self.potential, q)
+
+    def _loss(self, q: Float[Array, " n"]) -> Float[Array, " n"]:
+        """D(q) ∇V(q)."""
+        return self.damping.operator(q, jnp.zeros_like(q)).matvec(gradient(self.potential, q))

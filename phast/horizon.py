@@ -2,7 +2,7 @@
 
 The state x = (q, p) at the start of the window is fitted to all of its positions through the model itself,
 
-    min_x  Σ_s w_s |q_s(x) - y_s|² / σ²  +  a weak prior on the momentum,
+    min_x  Σ_s w_s |q_s(x) - y_s|² / σ²  +  a weak prior on the momentum, that of rest,
 
 by a few damped Gauss–Newton steps from a MAP smoother's guess, and carried to the end of the window. What a finite
 difference loses (half a step of acceleration, and all the noise) is what this keeps. Batched by ``vmap``,
@@ -20,12 +20,12 @@ from jaxtyping import Array, Bool, Float
 
 from phast.components.lowrank import solve_pentadiagonal, solve_spd
 from phast.forecaster import AbstractIdentifiable, Core, Filtered, Held, Inputs, Past, steps_of
-from phast.hamiltonian import PortHamiltonian
+from phast.hamiltonian import AbstractEnergetic
 from phast.integrators import DiscreteGradient, ImplicitMidpoint, Transition, leapfrog
 from phast.manifold import Manifold
 
 ITERATIONS = 8
-_WEAK_PRIOR = 1e-7  # of what one more sample would tell: "p is near zero" decides only where positions say nothing
+_WEAK_PRIOR = 1e-7  # of what one more sample would tell: "nearly at rest" decides only where positions say nothing
 Noise = float | tuple[float, ...]  # a standard deviation of positions, for all coordinates or for each; 0 is unknown
 
 
@@ -89,9 +89,15 @@ def smoothed_ends(
     u: Past = None,
 ) -> list[Float[Array, " twice_n"]]:
     """The smoother's states (q, p) at the first and at the last sample."""
+    states = _smoothed(core, manifold, dt, y, weights, u)
+    return [states[0], states[-1]]
+
+
+def _smoothed(core: Core, manifold: Manifold, dt: float, y, weights, u: Past) -> Float[Array, "K twice_n"]:
+    """The smoother's states at every sample."""
     stretch = u.stretch if isinstance(u, Held) else None
     smooth, slopes = smooth_map(unwrapped(manifold, y), weights, dt, stretch)
-    return [jnp.concatenate([smooth[i], core.system.momentum(smooth[i], slopes[i])]) for i in (0, -1)]
+    return jnp.concatenate([smooth, jax.vmap(core.system.momentum)(smooth, slopes)], axis=1)
 
 
 def unwrapped(manifold: Manifold, y: Float[Array, "K n"]) -> Float[Array, "K n"]:
@@ -156,12 +162,13 @@ def _weighed(
     n = y.shape[1]
     root = jnp.sqrt(weights)
     off, slope = manifold.difference(path[:, :n], y) * root, flow[:, :n] * root[..., None]
-    moved = sum(core.transition.timestep.pieces()) / core.system.mass.operator(y[0]).diagonal_part()  # by p, in a step
+    moved = sum(core.transition.timestep.pieces()) * core.system.mobility(y[0])  # by p, in a step
     weak = jnp.concatenate([jnp.zeros(n), weights[0] * (_WEAK_PRIOR * moved) ** 2])
+    still = path[0].at[:n].set(0.0).at[n:].add(-core.system.momentum(y[0], jnp.zeros(n)))
     normal = jnp.einsum("sia,sib->ab", slope, slope) + jnp.diag(weak)
-    gradient = jnp.einsum("sia,si->a", slope, off) + weak * path[0]
+    gradient = jnp.einsum("sia,si->a", slope, off) + weak * still
     misfit = jnp.sum(off**2)
-    return Explained(path, flow, normal, gradient, misfit + jnp.dot(weak, path[0] ** 2), misfit)
+    return Explained(path, flow, normal, gradient, misfit + jnp.dot(weak, still**2), misfit)
 
 
 def step_down(normal: Float[Array, "k k"], gradient: Float[Array, " k"], damping: Float[Array, ""] | float):
@@ -253,12 +260,17 @@ def estimate_state(
     weights = present[:, None] * share
     fit = fit_window(core, manifold, dt, y, weights, u, iterations=iterations)
     measured = jnp.sum(present) * n
-    seen = unwrapped(manifold, y)
-    still = jnp.sum(weights * (seen - jnp.average(seen, axis=0, weights=present)) ** 2)
-    fell_back = ~(jnp.isfinite(fit.cost) & (fit.misfit <= still + 1e-12 * jnp.sum(weights * seen**2)))
+    fell_back = _unexplained(manifold, y, weights, present, fit)
     state = jnp.where(fell_back, smoothed_ends(core, manifold, dt, y, present, u)[1], fit.path[-1])
     rms = jnp.sqrt(fit.misfit / jnp.maximum(measured, 1.0))
     return StateEstimate(state[:n], state[n:], _covariance(fit, -1, typical, measured), rms, fell_back)
+
+
+def _unexplained(manifold: Manifold, y, weights, present, fit: Explained) -> Bool[Array, ""]:
+    """Whether the model explains a window worse than standing still would."""
+    seen = unwrapped(manifold, y)
+    still = jnp.sum(weights * (seen - jnp.average(seen, axis=0, weights=present)) ** 2)
+    return ~(jnp.isfinite(fit.cost) & (fit.misfit <= still + 1e-12 * jnp.sum(weights * seen**2)))
 
 
 # --- the forecaster --------------------------------------------------------------------------------------------------
@@ -292,7 +304,7 @@ class ModelAware(AbstractIdentifiable):
     noise: Noise = 0.0
     evidence: Evidence | None = None
 
-    def learned_system(self) -> PortHamiltonian:
+    def learned_system(self) -> AbstractEnergetic:
         return self.core.system
 
     @property
@@ -320,7 +332,8 @@ class ModelAware(AbstractIdentifiable):
         """States and their covariances at every sample, each from the last ``window`` positions.
 
         Windows differ by one sample, so one Gauss–Newton step from where the last one ended is enough, and of its
-        slopes only that of the newest step is new: the others stay as they were when they entered the window.
+        slopes only that of the newest step is new: the others stay as they were when they entered the window. A window
+        that the model cannot explain is left to the smoother, and the next one starts from there.
         """
         (length, n), observer = q.shape, self.observer
         window = min(self.window, length)
@@ -336,7 +349,8 @@ class ModelAware(AbstractIdentifiable):
             here = t - first
             y = jax.lax.dynamic_slice_in_dim(q, first, window)
             inputs = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, window - 1), u)
-            weights = (cell <= here).astype(q.dtype)[:, None] * share
+            present = (cell <= here).astype(q.dtype)
+            weights = present[:, None] * share
             begin = jnp.eye(2 * n, dtype=q.dtype)
             flow = jax.lax.scan(lambda f, a: (a @ f,) * 2, begin, slopes[:-1])[1]
             flow = jnp.concatenate([begin[None], flow])
@@ -345,15 +359,17 @@ class ModelAware(AbstractIdentifiable):
             after = _weighed(observer, self.manifold, y, weights, moved, flow)
             fit = jax.tree.map(lambda new, old: jnp.where(after.cost < before.cost, new, old), after, before)
             covariance = _covariance(fit, here, typical, n * (here + 1.0))
-            state = fit.path[here]
+            lost = _unexplained(self.manifold, y, weights, present, fit)
+            path = jnp.where(lost, _smoothed(observer, self.manifold, self.dt, y, present, inputs), fit.path)
+            state = path[here]
             slopes = slopes.at[here].set(jax.jacfwd(advance)(state, jax.tree.map(lambda x: x[t], u)))
             full = here == window - 1
-            return (fit.path[jnp.where(full, 1, 0)], jnp.where(full, jnp.roll(slopes, -1, axis=0), slopes)), (
+            return (path[jnp.where(full, 1, 0)], jnp.where(full, jnp.roll(slopes, -1, axis=0), slopes)), (
                 state,
                 covariance,
             )
 
-        start = jnp.concatenate([q[0], jnp.zeros_like(q[0])])
+        start = jnp.concatenate([q[0], observer.system.momentum(q[0], jnp.zeros_like(q[0]))])
         slopes = jnp.broadcast_to(jnp.eye(2 * n, dtype=q.dtype), (window, 2 * n, 2 * n))
         return jax.lax.scan(one, (start, slopes), jnp.arange(length))[1]
 

@@ -25,7 +25,7 @@ from phast.datasets import Trajectories
 from phast.derivatives import Samples
 from phast.errors import InputError
 from phast.forecaster import Core, Held, steps_of
-from phast.hamiltonian import PortHamiltonian
+from phast.hamiltonian import AbstractEnergetic, PortHamiltonian
 from phast.horizon import Evidence, Noise, balance, fit_window, improve
 from phast.integrators import Timestep
 from phast.manifold import Manifold
@@ -98,7 +98,7 @@ def levenberg_marquardt(
 
 
 def acceleration(
-    system: PortHamiltonian,
+    system: AbstractEnergetic,
     q: Float[Array, " n"],
     v: Float[Array, " n"],
     u: Float[Array, " inputs"] | None = None,
@@ -109,14 +109,14 @@ def acceleration(
 
 
 def match(
-    system: PortHamiltonian,
+    system: AbstractEnergetic,
     samples: Samples,
     *,
     deviation: float | Float[np.ndarray, " n"],
     smoothness: float = 1.0,
     iterations: int = 15,
     chunk: int = 500,
-) -> PortHamiltonian:
+) -> AbstractEnergetic:
     """Fit every learned coefficient to accelerations whose errors have this standard deviation."""
     theta, rebuild = coefficients_of(system)
     chunk = min(chunk, len(samples.q))
@@ -170,7 +170,7 @@ def _nothing(size: int) -> tuple[Array, Array, Array]:
 class Identified(NamedTuple):
     """A fitted system and what the data say about its coefficients."""
 
-    system: PortHamiltonian
+    system: AbstractEnergetic
     evidence: Evidence
 
 
@@ -215,6 +215,8 @@ def shoot(
         count, theta, states, normal = run(theta, states, weights)
         if np.allclose(weights, previous, rtol=0.1):
             break
+    if not np.isfinite(normal.cost + jnp.sum(normal.matrix)):
+        raise FloatingPointError("the fit diverged: check the units and dt, or give a template and a damping law")
     jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.asarray(weights)))(theta)
     excess = _excess(normal, count)
     covariance = excess * _scaled_inverse(np.asarray(normal.matrix + jacobian.T @ jacobian))
@@ -254,14 +256,15 @@ class _Shooting:
     guess explains (``kept`` = 0) are left out.
     """
 
-    def __init__(self, core: Core, rebuild: Callable[[Array], PortHamiltonian], manifold: Manifold, noise: Noise):
+    def __init__(self, core: Core, rebuild: Callable[[Array], AbstractEnergetic], manifold: Manifold, noise: Noise):
         n = manifold.size
         typical, share = balance(noise, n)
         each = jnp.broadcast_to(jnp.asarray(noise, dtype=float), (n,))
         pieces = core.transition.timestep.pieces()
         substeps, h = len(pieces), pieces[0]
         single = eqx.tree_at(lambda t: t.timestep, core.transition, Timestep(h))
-        moved = slice(n, None) if parameter_count(core.system.mass) == 0 else slice(None)  # q' = v knows only the mass
+        given = isinstance(core.system, PortHamiltonian) and parameter_count(core.system.mass) == 0
+        moved = slice(n, None) if given else slice(None)  # of mechanical systems, q' = v knows only the mass
 
         def advance(theta, x, u):
             return jnp.concatenate(Core(rebuild(theta), single)(x[:n], x[n:], u))
@@ -297,8 +300,9 @@ class _Shooting:
             normal = (by_x * scale).T @ (by_x * scale)
             inverse = jnp.linalg.inv(normal + 1e-12 * jnp.eye(2 * n)) * jnp.outer(scale, scale)
             x_from_r, x_from_theta = inverse @ (by_x.T @ r), inverse @ (by_x.T @ by_theta)
-            rest, r = kept * (by_theta - by_x @ x_from_theta), kept * r
-            return rest, r - kept * (by_x @ x_from_r), r @ r, (kept * x_from_r, kept * x_from_theta)
+            rest, left = by_theta - by_x @ x_from_theta, r - by_x @ x_from_r
+            told = (rest, left, r @ r, (x_from_r, x_from_theta))
+            return jax.tree.map(lambda x: jnp.where(kept > 0, x, 0.0), told)  # what is left out may be no number
 
         def linearise(theta, batches):
             def add(total, batch):
@@ -359,7 +363,7 @@ def _first_states(core: Core, manifold: Manifold, batches: tuple, dt: float) -> 
 # --- what is learned, and how rough it is ----------------------------------------------------------------------------
 
 
-def coefficients_of(system: PortHamiltonian) -> tuple[Float[Array, " k"], Callable[[Array], PortHamiltonian]]:
+def coefficients_of(system: AbstractEnergetic) -> tuple[Float[Array, " k"], Callable[[Array], AbstractEnergetic]]:
     """All trainable numbers as one vector, and the way back."""
     params, static = eqx.partition(system, eqx.is_inexact_array)
     theta, unravel = ravel_pytree(params)
@@ -373,7 +377,7 @@ def coefficients_of(system: PortHamiltonian) -> tuple[Float[Array, " k"], Callab
 _NEAR_ZERO = -20.0  # a positive coefficient of 2e-9 units: none, and still with a slope
 
 
-def _floor(system: PortHamiltonian) -> Float[Array, " k"]:
+def _floor(system: AbstractEnergetic) -> Float[Array, " k"]:
     """How low each trainable number may go: what becomes zero must not run away to minus infinity."""
     lowest = lambda node: jax.tree.map(lambda x: jnp.full_like(x, _limit(node)), node)  # noqa: E731
     params = eqx.filter(system, eqx.is_inexact_array)
@@ -384,7 +388,7 @@ def _limit(node: Any) -> float:
     return _NEAR_ZERO if isinstance(node, Positive) else -jnp.inf
 
 
-def smooth_fields(system: PortHamiltonian) -> list[AbstractSmooth]:
+def smooth_fields(system: AbstractEnergetic) -> list[AbstractSmooth]:
     """The fields of a system that have a roughness."""
     return [leaf for leaf in jax.tree.leaves(system, is_leaf=_is_smooth) if _is_smooth(leaf)]
 
@@ -393,7 +397,7 @@ def _is_smooth(node: Any) -> bool:
     return isinstance(node, AbstractSmooth)
 
 
-def _directions(system: PortHamiltonian) -> int:
+def _directions(system: AbstractEnergetic) -> int:
     """How many weights of smoothness there are: one for each direction of each field."""
     return sum(len(field.roughness()) for field in smooth_fields(system))
 
@@ -401,7 +405,7 @@ def _directions(system: PortHamiltonian) -> int:
 _WHISPER = 1e-4  # keeps what the data never show where it is
 
 
-def roughness(system: PortHamiltonian, smoothness: float | Float[Array, " directions"]) -> Float[Array, " k"]:
+def roughness(system: AbstractEnergetic, smoothness: float | Float[Array, " directions"]) -> Float[Array, " k"]:
     """Prior residuals: the weighted roughness of every smooth field, and a whisper on its values."""
     fields = smooth_fields(system)
     rough = [part for field in fields for part in field.roughness()]
@@ -411,7 +415,7 @@ def roughness(system: PortHamiltonian, smoothness: float | Float[Array, " direct
 
 
 def choose_smoothness(
-    normal: Normal, theta: Float[Array, " k"], rebuild: Callable[[Array], PortHamiltonian], count: int
+    normal: Normal, theta: Float[Array, " k"], rebuild: Callable[[Array], AbstractEnergetic], count: int
 ) -> Float[np.ndarray, " directions"]:
     """The weights of roughness that the data themselves prefer: the largest evidence (marginal likelihood).
 

@@ -6,6 +6,7 @@ neural are splines here: as free, but linear in local coefficients, so that a le
 and says how sure it is. It computes in float64.
 """
 
+import dataclasses
 from collections.abc import Callable
 
 import equinox as eqx
@@ -16,6 +17,8 @@ from jaxtyping import Array, Float
 
 from phast.components.damping import (
     AbstractDamping,
+    ConstantDamping,
+    ProportionalDamping,
     PSDDamping,
     SplineDamping,
     SumDamping,
@@ -23,9 +26,12 @@ from phast.components.damping import (
     depends_on_velocity,
 )
 from phast.components.mass import AbstractMass, ConstantMass
+from phast.components.parameter import Positive
 from phast.components.potential import (
     AbstractPotential,
+    Logarithmic,
     PairPotential,
+    Prey,
     Scaled,
     SeriesPotential,
     SplinePotential,
@@ -37,7 +43,7 @@ from phast.datasets import Trajectories, refuse_turns
 from phast.derivatives import choose_smoother, differentiate, evenly, noise_scale
 from phast.errors import InputError
 from phast.forecaster import Core
-from phast.hamiltonian import PortHamiltonian
+from phast.hamiltonian import AbstractEnergetic, ConsumerResource, PortHamiltonian
 from phast.horizon import ModelAware, Noise, smoothed_ends
 from phast.identify import held_over, match, shoot
 from phast.integrators import (
@@ -52,7 +58,7 @@ from phast.integrators import (
 )
 from phast.manifold import Manifold
 from phast.models import forgotten, parameter_count, row_of, true_damping
-from phast.systems import System
+from phast.systems import LotkaVolterra, System
 
 MATCH_SAMPLES = 20_000
 SHOOT_SAMPLES = 200_000  # of one coordinate; fewer of several, where each costs more
@@ -91,6 +97,22 @@ def unknown_system(
 ) -> PortHamiltonian:
     """UNKNOWN: V and D are free. M is the anchor of the scale that V, M and D share, and not learned."""
     return PortHamiltonian(Sum(free_potential(data, pairs)), mass, free_damping(data) if damping is None else damping)
+
+
+def consumer_resource(data: Trajectories, regime: str = "unknown") -> ConsumerResource:
+    """Positive numbers on which something unseen lives.
+
+    KNOWN: Lotka and Volterra's equations with a carrying capacity, four coefficients to be found; PARTIAL: beside their
+    V a residual of splines over ln q; UNKNOWN: V and D(q) are such splines.
+    """
+    if not (data.q > 0.0).all():
+        raise InputError("what is consumed is counted in positive numbers, but some of these are not: leave them out")
+    logs = dataclasses.replace(data, q=np.log(data.q), p=None, v=None)
+    law = Prey(Positive.uninformed(), Positive.uninformed(), floor=0.1 * float(data.q.min()))
+    free = tuple(Logarithmic(part) for part in free_potential(logs, False))
+    potential = {"known": (law,), "partial": (law, *free), "unknown": free}[regime]
+    damping = free_damping(logs) if regime == "unknown" else ConstantDamping(Positive.uninformed())
+    return ConsumerResource(Sum(potential), ProportionalDamping(damping), Positive.uninformed())
 
 
 def free_potential(data: Trajectories, pairs: bool, *, unit: float = 1.0) -> tuple[AbstractPotential, ...]:
@@ -134,7 +156,7 @@ def _grids(manifold: Manifold, q: Float[Array, "samples n"], along: int, across:
 
 
 def sharpen(
-    system: PortHamiltonian,
+    system: AbstractEnergetic,
     data: Trajectories,
     *,
     seed: int = 0,
@@ -182,8 +204,6 @@ def sharpen(
         smooth=bool((noise > least).any()),
         iterations=max(ITERATIONS // n, 4),
     )
-    if not np.isfinite(found.evidence.rms):
-        raise FloatingPointError("the fit diverged: check the units and dt, or give a template and a damping law")
     core = Core(found.system, transition)
     model = ModelAware(core, data.manifold, data.dt, context, tuple(map(float, noise)), found.evidence)
     return made_passive(model) if passive else model
@@ -191,6 +211,8 @@ def sharpen(
 
 def made_passive(model: ModelAware) -> ModelAware:
     """The model with steps along which energy cannot rise."""
+    if not isinstance(model.core.system, PortHamiltonian):
+        raise InputError("steps along which energy cannot rise are those of mechanical systems: leave passive out")
     return eqx.tree_at(lambda m: m.core.transition, model, passive_transition(model.dt))
 
 
@@ -225,14 +247,16 @@ SHORTEST = 8
 
 
 def sharpest(
-    system: PortHamiltonian, windows: Trajectories, *, tolerance: float | Float[np.ndarray, " n"]
+    system: AbstractEnergetic, windows: Trajectories, *, tolerance: float | Float[np.ndarray, " n"]
 ) -> AbstractTransition:
     """The cheapest step over these windows that halving would not change by more than ``tolerance``.
 
     Runge–Kutta first. Where even its smallest step does not settle (stiff damping), or friction near rest would make it
-    chatter, Strang splitting, whose damping step is exact.
+    chatter, Strang splitting, whose damping step is exact. Only mechanical systems can be split: others get the finest.
     """
     dt, moved = windows.dt, np.std(windows.q, axis=(0, 1))
+    if not isinstance(system, PortHamiltonian):
+        return RungeKutta(Timestep(dt, 2 * SUBSTEPS[-1]))
     core = leapfrog() if system.separable else ImplicitMidpoint()
     strang = Transition(core, ExactDamping(), Timestep(dt, 2 * SUBSTEPS[-1]))
     if depends_on_velocity(system.damping) and _decay_at_rest(system, windows) * dt / SUBSTEPS[-1] > _STABLE:
@@ -262,7 +286,7 @@ def _decay_at_rest(system: PortHamiltonian, windows: Trajectories) -> float:
 
 @eqx.filter_jit
 def _final_positions(
-    system: PortHamiltonian, transition: AbstractTransition, windows: Trajectories
+    system: AbstractEnergetic, transition: AbstractTransition, windows: Trajectories
 ) -> Float[Array, "W n"]:
     """Where each window ends, from the smoother's guess of its beginning."""
     core, q = Core(system, transition), jnp.asarray(windows.q)
@@ -283,20 +307,26 @@ def passive_transition(dt: float, substeps: int = 8) -> Transition:
 # --- the paper's systems ---------------------------------------------------------------------------------------------
 
 
-def _known(system: System, data: Trajectories) -> PortHamiltonian:
+def _known(system: System, data: Trajectories) -> AbstractEnergetic:
     """The template's scalars and every damping coefficient, with the true M(q)."""
+    if isinstance(system.dynamics, LotkaVolterra):
+        return consumer_resource(data, "known")
     return PortHamiltonian(row_of(system).template(system), _mass(system), forgotten(true_damping(system)))
 
 
-def _partial(system: System, data: Trajectories) -> PortHamiltonian:
+def _partial(system: System, data: Trajectories) -> AbstractEnergetic:
     """A spline residual beside the template; a free D(q) on windy systems, the law's coefficients elsewhere."""
+    if isinstance(system.dynamics, LotkaVolterra):
+        return consumer_resource(data, "partial")
     law = true_damping(system)
     free = isinstance(law, WindyDamping)
     template, law = row_of(system).template(system), None if free else forgotten(law)
     return partial_system(data, template, _mass(system), law, pairs=system.pairs)
 
 
-def _unknown(system: System, data: Trajectories) -> PortHamiltonian:
+def _unknown(system: System, data: Trajectories) -> AbstractEnergetic:
+    if isinstance(system.dynamics, LotkaVolterra):
+        return consumer_resource(data)
     return unknown_system(data, _mass(system), pairs=system.pairs)
 
 
@@ -308,14 +338,14 @@ def _mass(system: System) -> AbstractMass:
     return system.dynamics.mass
 
 
-COMPOSITIONS: dict[str, Callable[[System, Trajectories], PortHamiltonian]] = {
+COMPOSITIONS: dict[str, Callable[[System, Trajectories], AbstractEnergetic]] = {
     "phast-known": _known,
     "phast-partial": _partial,
     "phast-unknown": _unknown,
 }
 
 
-def composition(model_name: str) -> Callable[[System, Trajectories], PortHamiltonian]:
+def composition(model_name: str) -> Callable[[System, Trajectories], AbstractEnergetic]:
     """How the sharp preset composes the model of this name."""
     if model_name not in COMPOSITIONS:
         raise InputError(f"the sharp preset fits {', '.join(COMPOSITIONS)}, not '{model_name}'")

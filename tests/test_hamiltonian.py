@@ -11,7 +11,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from phast.components.damping import ConstantDamping, Friction, HouseholderDamping, WindyDamping
+from phast.components.damping import (
+    ConstantDamping,
+    Friction,
+    HouseholderDamping,
+    ProportionalDamping,
+    SplineDamping,
+    WindyDamping,
+)
 from phast.components.mass import (
     ArmMass,
     CartPoleMass,
@@ -22,12 +29,24 @@ from phast.components.mass import (
     NeuralMass,
 )
 from phast.components.parameter import Positive
-from phast.components.potential import ArmGravity, Cosine, PeriodicMLPPotential, Quadratic, QuadraticForm
-from phast.hamiltonian import PortHamiltonian
+from phast.components.potential import (
+    ArmGravity,
+    Cosine,
+    Logarithmic,
+    PeriodicMLPPotential,
+    Prey,
+    Quadratic,
+    QuadraticForm,
+    SplinePotential,
+)
+from phast.components.spline import Grid
+from phast.hamiltonian import ConsumerResource, PortHamiltonian
 from phast.manifold import Manifold
+from phast.systems import LotkaVolterra
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
+PREY = Manifold.parse("prey")
 PAIR = Manifold.parse("x", "theta:angle")
 LINKS = {"lengths": (1.0, 0.8, 0.6), "centres": (0.5, 0.3, 0.3)}
 SAMPLES = 16
@@ -212,3 +231,72 @@ def test_the_spectrum_of_a_spring_mass_damper_is_minus_sigma_plus_minus_i_omega(
     found = np.asarray(_spring_spectrum(*map(jnp.asarray, (m, d, k))))
     order = lambda values: np.array(sorted(values, key=lambda x: (round(x.imag, 9), x.real)))  # noqa: E731
     np.testing.assert_allclose(order(found), order(expected), rtol=1e-8, atol=1e-9)
+
+
+# --- what is consumed ------------------------------------------------------------------------------------------------
+
+
+def consumed():
+    """Lotka and Volterra's equations with a carrying capacity and mortality, the consumer counted in what it takes."""
+    truth, decay = LotkaVolterra(), LotkaVolterra().decay + LotkaVolterra().mortality
+    crowding = truth.growth / truth.capacity
+    growth = truth.growth - truth.mortality - crowding * decay / truth.conversion
+    damping = ProportionalDamping(ConstantDamping(crowding / truth.conversion))
+    return ConsumerResource(Prey(truth.conversion, decay, floor=1e-6), damping, growth)
+
+
+def populations(seed=0):
+    rng = np.random.default_rng(seed)
+    return jnp.asarray(rng.uniform(0.1, 50.0, (SAMPLES, 1))), jnp.asarray(rng.uniform(0.05, 4.0, (SAMPLES, 1)))
+
+
+def test_a_consumer_and_its_resource_are_lotka_and_volterra():
+    truth, (q, p) = LotkaVolterra(), populations()
+    dq, dp = jax.vmap(truth.vector_field)(q, p / truth.predation)
+    found_q, found_p = jax.vmap(consumed().vector_field)(q, p)
+    np.testing.assert_allclose(found_q, dq, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found_p, dp * truth.predation, rtol=1e-12, atol=1e-12)
+
+
+CONSUMED = {
+    "lotka and volterra": consumed,
+    "free": lambda: ConsumerResource(
+        Logarithmic(SplinePotential(jax.random.normal(jax.random.key(0), (9,)), Grid(PREY, (9,), (-3.0,), (4.0,)))),
+        ProportionalDamping(
+            SplineDamping(jax.random.normal(jax.random.key(1), (9, 1)), Grid(PREY, (9,), (-3.0,), (4.0,)))
+        ),
+        Positive.uninformed(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONSUMED)
+def test_the_energy_of_consumer_and_resource_falls_by_the_damping_alone(name):
+    system = CONSUMED[name]()
+
+    def rate(q, p):
+        return jax.jvp(system.energy, (q, p), system.vector_field(q, p))[1]
+
+    def lost(q):
+        force = jax.grad(system.potential)(q)
+        return jnp.dot(force, system.damping.operator(q, jnp.zeros_like(q)).matvec(force))
+
+    q, p = populations(1)
+    rates = jax.vmap(rate)(q, p)
+    np.testing.assert_allclose(rates, -jax.vmap(lost)(q), rtol=1e-9, atol=1e-9)
+    assert (rates <= 1e-9).all() and (rates < -1e-6).any()
+
+
+@pytest.mark.parametrize("name", CONSUMED)
+def test_the_velocity_of_a_resource_tells_its_consumer(name):
+    system, (q, p) = CONSUMED[name](), populations(2)
+    velocity = jax.vmap(system.velocity)(q, p)
+    np.testing.assert_allclose(velocity, jax.vmap(system.vector_field)(q, p)[0])
+    np.testing.assert_allclose(jax.vmap(system.momentum)(q, velocity), p, rtol=1e-9)
+    slopes = jax.vmap(jax.jacfwd(system.velocity, argnums=1))(q, p)
+    np.testing.assert_allclose(jax.vmap(system.mobility)(q), np.abs(slopes[:, 0]), rtol=1e-12)
+
+
+def test_a_consumer_has_no_port():
+    with pytest.raises(TypeError, match="no input port"):
+        consumed().vector_field(jnp.ones(1), jnp.ones(1), jnp.ones(1))

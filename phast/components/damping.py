@@ -15,6 +15,7 @@ from phast.components.lowrank import AbstractOperator, Dense, DiagonalPlusLowRan
 from phast.components.mass import root, unit_rows
 from phast.components.network import MLP
 from phast.components.parameter import Coefficient, check_unit, value_of
+from phast.components.potential import logarithm
 from phast.components.spline import AbstractSmooth, Grid
 from phast.errors import InputError
 from phast.manifold import Manifold
@@ -261,6 +262,15 @@ class SumDamping(AbstractDamping):
         for other in others:
             total = add_scaled(total, 1.0, other)
         return total
+
+
+class ProportionalDamping(AbstractDamping):
+    """D(q) = Q D̄(ln q) Q with Q = diag(q): what D̄ is to the logarithms of positive coordinates."""
+
+    inner: AbstractDamping
+
+    def operator(self, q, v):
+        return Dense(self.inner.operator(logarithm(q), v).dense() * jnp.outer(q, q))
 
 
 def _lower(entries: Float[Array, "*nodes k"], n: int) -> Float[Array, "*nodes n n"]:

@@ -113,13 +113,14 @@ class Gravity(AbstractPotential):
 class Prey(AbstractPotential):
     """V = δ q - γ ln q: the prey's share of the Lotka–Volterra invariant, straight below ``floor``."""
 
-    gain: float = 0.1
-    decay: float = 0.4
+    gain: Coefficient = 0.1
+    decay: Coefficient = 0.4
     floor: float = 0.05
 
     def __call__(self, q):
         below = jnp.minimum(q - self.floor, 0.0) / self.floor
-        return jnp.sum(self.gain * q - self.decay * (jnp.log(jnp.maximum(q, self.floor)) + below))
+        logs = jnp.log(jnp.maximum(q, self.floor)) + below
+        return jnp.sum(value_of(self.gain) * q - value_of(self.decay) * logs)
 
 
 class ArmGravity(AbstractPotential):
@@ -321,17 +322,34 @@ def _last_factor(index: tuple[int, ...]) -> tuple[int, int]:
     return i, index[i]
 
 
-class PairPotential(AbstractPotential):
-    """V(q) = Σ_{i<j} V_ij(|x_i - x_j|): points in the plane, x₁, y₁, x₂, y₂, …, every pair with its own free law."""
+class Logarithmic(AbstractPotential):
+    """V(q) = W(ln q): a potential of positive coordinates over their logarithms."""
 
-    laws: tuple[SplinePotential, ...]
+    inner: AbstractPotential
+
+    def __call__(self, q):
+        return self.inner(logarithm(q))
+
+
+def logarithm(q: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """ln q, finite also where a step has overshot zero."""
+    return jnp.log(jnp.maximum(q, jnp.finfo(q.dtype).tiny))
+
+
+class PairPotential(AbstractPotential):
+    """V(q) = Σ_{i<j} V_ij(|x_i - x_j|): points in the plane, x₁, y₁, x₂, y₂, …, every pair with its own free law.
+
+    A law is a spline of ln r: what acts between points is the steeper, the nearer they are.
+    """
+
+    laws: tuple[AbstractPotential, ...]
 
     @classmethod
     def flat(cls, q: Float[Array, "samples n"], count: int) -> "PairPotential":
         """V = 0, with ``count`` nodes over the distances that the samples show."""
-        distances = jax.vmap(_pair_distances)(q)
+        distances = logarithm(jax.vmap(_pair_distances)(q))
         line = Manifold.parse("distance")
-        return cls(tuple(SplinePotential.flat(Grid.over(line, d[:, None], count)) for d in distances.T))
+        return cls(tuple(Logarithmic(SplinePotential.flat(Grid.over(line, d[:, None], count))) for d in distances.T))
 
     def __call__(self, q):
         distances = _pair_distances(q)
