@@ -21,7 +21,7 @@ import numpy as np
 from phast import adaptation, laplace, models
 from phast.components.damping import AbstractDamping
 from phast.components.mass import AbstractMass, ConstantMass
-from phast.components.parameter import Coefficient, value_of
+from phast.components.parameter import Coefficient
 from phast.components.potential import AbstractPotential
 from phast.datasets import Trajectories, as_trajectories, refuse_turns
 from phast.errors import InputError
@@ -324,8 +324,7 @@ def _context(model: AbstractForecaster, context: Any, past: Any) -> tuple[Any, b
 
 def input_count(model: AbstractIdentifiable) -> int:
     """How many inputs the system has; where it names no port, one for each coordinate."""
-    port = model.learned_system().port
-    return model.manifold.size if port is None else value_of(port).shape[1]
+    return model.learned_system().input_count(model.manifold.size)
 
 
 def fitting(model: ModelAware, recording: Recording) -> Recording:

@@ -57,19 +57,17 @@ def power_balance(model: ModelAware, trajectories: Trajectories) -> EnergyBalanc
 def _balances(model: ModelAware, q: Float[Array, "N T n"], held: Held) -> tuple[Array, Array, Array, Array]:
     """Velocities and energies at the samples; what each step between them supplies and dissipates."""
     system, n = model.core.system, q.shape[2]
-    velocity, energy = jax.vmap(system.velocity), jax.vmap(system.energy)
-    losing = jax.vmap(lambda q, v: jnp.dot(v, system.dissipation(q, v)))
+    velocity, energy, losing = map(jax.vmap, (system.velocity, system.energy, system.losses))
 
     def one(q, held):
         states = model.slide(q, held)[0][model.window - 1 :]
         q, p, steps = states[:, :n], states[:, n:], steps_of(held, model.window - 1, -1)
-        v = velocity(q, p)
         middle = jax.vmap(model.core)(q[:-1], p[:-1], steps._replace(stretch=0.5 * steps.stretch))
-        at, between = losing(q, v), losing(middle[0], velocity(*middle))
+        at, between = losing(q, p), losing(*middle)
         dissipated = model.dt * steps.stretch * (at[:-1] + 4.0 * between + at[1:]) / 6.0  # Simpson's rule
         moved = model.manifold.difference(q[1:], q[:-1])
         work = lambda u, way: jnp.dot(system.input_force(u), way)  # noqa: E731
         supplied = jnp.zeros_like(dissipated) if steps.u is None else jax.vmap(work)(steps.u, moved)
-        return v, energy(q, p), supplied, dissipated
+        return velocity(q, p), energy(q, p), supplied, dissipated
 
     return jax.vmap(one)(q, held)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -113,9 +114,7 @@ def _described(model: ModelAware) -> dict[str, str]:
     system, evidence = model.core.system, model.evidence
     noise = np.broadcast_to(np.asarray(model.noise, dtype=float), (model.manifold.size,))
     return {
-        "potential": type(system.potential).__name__,
-        "mass": type(system.mass).__name__,
-        "damping": type(system.damping).__name__,
+        **{name: type(part).__name__ for name, part in vars(system).items() if isinstance(part, eqx.Module)},
         "coefficients": f"{parameter_count(system):,}",
         "step": f"{model.dt:.6g}",
         "state from": f"the last {model.window} positions",

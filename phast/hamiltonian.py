@@ -58,8 +58,20 @@ class AbstractEnergetic(AbstractDynamics):
         """The p at which q moves with velocity v."""
 
     @abstractmethod
+    def rest(self, q: Float[Array, " n"]) -> Float[Array, " n"]:
+        """The p to expect at q where nothing more is known."""
+
+    @abstractmethod
     def mobility(self, q: Float[Array, " n"]) -> Float[Array, " n"]:
         """By how much one unit of a momentum changes the velocity of its own coordinate."""
+
+    @abstractmethod
+    def losses(self, q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, ""]:
+        """The power ∇Hᵀ R ∇H ≥ 0 that damping takes."""
+
+    @abstractmethod
+    def input_count(self, n: int) -> int:
+        """How many inputs there are beside n coordinates."""
 
 
 class PortHamiltonian(AbstractEnergetic):
@@ -87,6 +99,10 @@ class PortHamiltonian(AbstractEnergetic):
         """p = M(q) v."""
         return self.mass.operator(q).matvec(v)
 
+    def rest(self, q: Float[Array, " n"]) -> Float[Array, " n"]:
+        """No momentum."""
+        return jnp.zeros_like(q)
+
     def mobility(self, q: Float[Array, " n"]) -> Float[Array, " n"]:
         """1 / M_ii(q)."""
         return 1.0 / self.mass.operator(q).diagonal_part()
@@ -101,6 +117,15 @@ class PortHamiltonian(AbstractEnergetic):
     def dissipation(self, q: Float[Array, " n"], v: Float[Array, " n"]) -> Float[Array, " n"]:
         """D(q, v) v, the damping force's opposite."""
         return self.damping.operator(q, v).matvec(v)
+
+    def losses(self, q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, ""]:
+        """vᵀ D v."""
+        v = self.velocity(q, p)
+        return jnp.dot(v, self.dissipation(q, v))
+
+    def input_count(self, n: int) -> int:
+        """Where no port is named, one for each coordinate."""
+        return n if self.port is None else value_of(self.port).shape[1]
 
     def input_force(self, u: Float[Array, " inputs"]) -> Float[Array, " n"]:
         """G u."""
@@ -162,6 +187,10 @@ class ConsumerResource(AbstractEnergetic):
     def momentum(self, q, v):
         return value_of(self.growth) - (v + self._loss(q)) / q
 
+    def rest(self, q):
+        """What p is on average along a closed orbit, whatever its size: ∮ (ln q)' dt = 0 = ∮ (g - p) dt where D = 0."""
+        return value_of(self.growth) * jnp.ones_like(q)
+
     def mobility(self, q):
         return q
 
@@ -169,6 +198,12 @@ class ConsumerResource(AbstractEnergetic):
         if u is not None:
             raise TypeError("a consumer and its resource have no input port: call vector_field(q, p) without u")
         return self.velocity(q, p), p * q * gradient(self.potential, q)
+
+    def losses(self, q, p):
+        return jnp.dot(gradient(self.potential, q), self._loss(q))
+
+    def input_count(self, n):
+        return 0
 
     def _loss(self, q: Float[Array, " n"]) -> Float[Array, " n"]:
         """D(q) ∇V(q)."""

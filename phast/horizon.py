@@ -2,7 +2,7 @@
 
 The state x = (q, p) at the start of the window is fitted to all of its positions through the model itself,
 
-    min_x  Σ_s w_s |q_s(x) - y_s|² / σ²  +  a weak prior on the momentum, that of rest,
+    min_x  Σ_s w_s |q_s(x) - y_s|² / σ²  +  a weak prior on the momentum,
 
 by a few damped Gauss–Newton steps from a MAP smoother's guess, and carried to the end of the window. What a finite
 difference loses (half a step of acceleration, and all the noise) is what this keeps. Batched by ``vmap``,
@@ -25,7 +25,7 @@ from phast.integrators import DiscreteGradient, ImplicitMidpoint, Transition, le
 from phast.manifold import Manifold
 
 ITERATIONS = 8
-_WEAK_PRIOR = 1e-7  # of what one more sample would tell: "nearly at rest" decides only where positions say nothing
+_WEAK_PRIOR = 1e-7  # of what one more sample would tell: it decides only where positions say nothing
 Noise = float | tuple[float, ...]  # a standard deviation of positions, for all coordinates or for each; 0 is unknown
 
 
@@ -164,7 +164,7 @@ def _weighed(
     off, slope = manifold.difference(path[:, :n], y) * root, flow[:, :n] * root[..., None]
     moved = sum(core.transition.timestep.pieces()) * core.system.mobility(y[0])  # by p, in a step
     weak = jnp.concatenate([jnp.zeros(n), weights[0] * (_WEAK_PRIOR * moved) ** 2])
-    still = path[0].at[:n].set(0.0).at[n:].add(-core.system.momentum(y[0], jnp.zeros(n)))
+    still = path[0].at[:n].set(0.0).at[n:].add(-core.system.rest(y[0]))
     normal = jnp.einsum("sia,sib->ab", slope, slope) + jnp.diag(weak)
     gradient = jnp.einsum("sia,si->a", slope, off) + weak * still
     misfit = jnp.sum(off**2)
@@ -369,7 +369,7 @@ class ModelAware(AbstractIdentifiable):
                 covariance,
             )
 
-        start = jnp.concatenate([q[0], observer.system.momentum(q[0], jnp.zeros_like(q[0]))])
+        start = jnp.concatenate([q[0], observer.system.rest(q[0])])
         slopes = jnp.broadcast_to(jnp.eye(2 * n, dtype=q.dtype), (window, 2 * n, 2 * n))
         return jax.lax.scan(one, (start, slopes), jnp.arange(length))[1]
 

@@ -196,6 +196,8 @@ def shoot(
     def run(theta, states, weights):
         kept, states = problem.explained(theta, states, batches)
         count = int(kept.sum()) * windows.length * windows.manifold.size
+        if count == 0:  # no window has a path that is a number
+            raise FloatingPointError(_DIVERGED)
         return count, *levenberg_marquardt(
             lambda t, x: problem.linearise(t, (x, *batches, kept)),
             lambda t, x: problem.cost(t, (x, *batches, kept)),
@@ -216,13 +218,16 @@ def shoot(
         if np.allclose(weights, previous, rtol=0.1):
             break
     if not np.isfinite(normal.cost + jnp.sum(normal.matrix)):
-        raise FloatingPointError("the fit diverged: check the units and dt, or give a template and a damping law")
+        raise FloatingPointError(_DIVERGED)
     jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.asarray(weights)))(theta)
     excess = _excess(normal, count)
     covariance = excess * _scaled_inverse(np.asarray(normal.matrix + jacobian.T @ jacobian))
     rms = float(np.sqrt(float(normal.cost) / count)) * balance(noise, windows.manifold.size)[0]
     evidence = Evidence(np.asarray(normal.matrix) / excess, covariance, rms, count)
     return Identified(rebuild(theta), evidence)
+
+
+_DIVERGED = "the fit diverged: check the units and dt, or give a template and a damping law"
 
 
 def _scaled_inverse(matrix: Float[np.ndarray, "k k"]) -> Float[np.ndarray, "k k"]:

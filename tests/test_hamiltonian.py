@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -277,13 +278,9 @@ def test_the_energy_of_consumer_and_resource_falls_by_the_damping_alone(name):
     def rate(q, p):
         return jax.jvp(system.energy, (q, p), system.vector_field(q, p))[1]
 
-    def lost(q):
-        force = jax.grad(system.potential)(q)
-        return jnp.dot(force, system.damping.operator(q, jnp.zeros_like(q)).matvec(force))
-
     q, p = populations(1)
     rates = jax.vmap(rate)(q, p)
-    np.testing.assert_allclose(rates, -jax.vmap(lost)(q), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(rates, -jax.vmap(system.losses)(q, p), rtol=1e-9, atol=1e-9)
     assert (rates <= 1e-9).all() and (rates < -1e-6).any()
 
 
@@ -295,6 +292,29 @@ def test_the_velocity_of_a_resource_tells_its_consumer(name):
     np.testing.assert_allclose(jax.vmap(system.momentum)(q, velocity), p, rtol=1e-9)
     slopes = jax.vmap(jax.jacfwd(system.velocity, argnums=1))(q, p)
     np.testing.assert_allclose(jax.vmap(system.mobility)(q), np.abs(slopes[:, 0]), rtol=1e-12)
+
+
+def test_a_consumer_is_expected_to_be_what_it_is_on_average():
+    """Along a closed orbit (no damping) the mean of p is g, however large the orbit: what `rest` says."""
+    system = ConsumerResource(Prey(0.1, 0.4, floor=1e-6), ConstantDamping(0.0), 0.8)
+    term = diffrax.ODETerm(lambda t, x, _: system.vector_field(*x))
+    start = (jnp.array([20.0]), jnp.array([1.2]))
+    grid = jnp.linspace(0.0, 60.0, 6001)
+    q, p = diffrax.diffeqsolve(
+        term,
+        diffrax.Dopri8(),
+        0.0,
+        60.0,
+        0.01,
+        start,
+        saveat=diffrax.SaveAt(ts=grid),
+        stepsize_controller=diffrax.PIDController(1e-10, 1e-10),
+        max_steps=100_000,
+    ).ys
+    crossings = np.flatnonzero((np.asarray(q[:-1, 0]) < 20.0) & (np.asarray(q[1:, 0]) >= 20.0)) + 1
+    orbits = np.asarray(p[crossings[0] : crossings[-1], 0])
+    assert len(crossings) >= 3 and np.ptp(orbits) > 0.5
+    np.testing.assert_allclose(orbits.mean(), system.rest(start[0])[0], rtol=2e-3)
 
 
 def test_a_consumer_has_no_port():

@@ -1,5 +1,6 @@
 """State estimation through the model, and second-order identification: laws on small data, in float64."""
 
+import dataclasses
 import json
 
 import equinox as eqx
@@ -23,11 +24,11 @@ from phast.findings import damping_band, in_units, names_of, report
 from phast.forecaster import Core, autoregressive
 from phast.hamiltonian import PortHamiltonian
 from phast.horizon import ModelAware, estimate_state, smooth_map
-from phast.identify import acceleration, coefficients_of, match, roughness, shoot
-from phast.integrators import ExactDamping, Timestep, Transition, leapfrog
+from phast.identify import Identified, acceleration, coefficients_of, match, roughness, shoot
+from phast.integrators import ExactDamping, RungeKutta, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
 from phast.models import parameter_count
-from phast.sharp import sharpen, unknown_system
+from phast.sharp import consumer_resource, made_passive, sharpen, unknown_system
 from phast.systems import system
 
 WINDY = system("pendulum-windy")
@@ -328,3 +329,54 @@ def test_identify_reports_on_a_file(swings, tmp_path, monkeypatch, capsys):
     assert "determined up to a constant" in capsys.readouterr().out
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["rms"] < 1e-2 and found["noise"] < 1e-5
+
+
+# --- what is consumed ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def prey() -> Trajectories:
+    return simulate(system("predator-prey"), 40, length=80, seed=3)
+
+
+@pytest.fixture(scope="module")
+def consumed(prey) -> ModelAware:
+    with jax.enable_x64(True):
+        return sharpen(consumer_resource(prey, "known"), prey, seed=0)
+
+
+def test_prey_alone_tell_how_they_and_their_predators_live(consumed):
+    """α = 1, β = 0.1, γ = 0.4, δ = 0.1, K = 100, μ = 0.01, from prey numbers, the predators unseen."""
+    found = {c.name: c.value for c in report(Identified(consumed.core.system, consumed.evidence)).coefficients}
+    expected = {
+        "potential[0].gain": 0.1,
+        "potential[0].decay": 0.41,
+        "damping.inner.coefficients": 0.1,  # α / (K δ)
+        "growth": 1.0 - 0.01 - 0.01 * 0.41 / 0.1,  # of prey at the number at which predators neither grow nor decay
+    }
+    assert found.keys() == expected.keys()
+    np.testing.assert_allclose(list(found.values()), [expected[name] for name in found], rtol=1e-5)
+    assert all(c.identifiable for c in report(Identified(consumed.core.system, consumed.evidence)).coefficients)
+
+
+def test_unseen_predators_are_estimated_and_forecast(consumed, prey):
+    filtered = jax.vmap(consumed.filter)(jnp.asarray(prey.q))
+    np.testing.assert_allclose(filtered.p[:, 12:], 0.1 * prey.p[:, 12:], rtol=1e-3, atol=1e-4)
+    future = forecast(consumed, prey.q[:, :10], 60)
+    np.testing.assert_allclose(future, prey.q[:, 10:70], rtol=1e-3, atol=1e-4)
+
+
+def test_what_is_consumed_is_positive_has_no_inputs_and_no_passive_steps(consumed, prey):
+    with pytest.raises(InputError, match="positive numbers"):
+        consumer_resource(dataclasses.replace(prey, q=prey.q - prey.q.min()))
+    with pytest.raises(InputError, match="mechanical systems"):
+        made_passive(consumed)
+    with pytest.raises(InputError, match="u has shape"):
+        forecast(consumed, prey.q[0, :10], 5, u=np.ones((5, 1)))
+
+
+def test_a_fit_that_leaves_the_numbers_says_so(prey):
+    """Steps of a hundred years from such a start have no finite path."""
+    core = Core(consumer_resource(prey, "known"), RungeKutta(Timestep(100.0)))
+    with pytest.raises(FloatingPointError, match="the fit diverged: check the units"):
+        shoot(core, prey, noise=0.1)
