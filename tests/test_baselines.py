@@ -193,7 +193,7 @@ def test_only_what_is_random_depends_on_the_key():
 
 
 def test_errors():
-    with pytest.raises(InputError, match="features are 'raw' or 'sincos', not 'fourier'"):
+    with pytest.raises(InputError, match="features are raw, unwrapped, sincos, not 'fourier'"):
         MODELS["gru"](WINDY, key=jax.random.key(0), features="fourier")
     with pytest.raises(InputError, match="4 heads need a width that they divide, not 10"):
         MODELS["transformer"](WINDY, key=jax.random.key(0), width=10)

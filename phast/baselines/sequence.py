@@ -6,6 +6,7 @@ predictions and the shape of the caches, is the same for all of them and is writ
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -16,7 +17,7 @@ from phast.errors import InputError
 from phast.forecaster import AbstractForecaster
 from phast.manifold import Manifold
 
-RAW, SINCOS = "raw", "sincos"
+RAW, UNWRAPPED, SINCOS = "raw", "unwrapped", "sincos"
 
 
 class Affine(eqx.Module):
@@ -71,9 +72,9 @@ class AbstractBlock(eqx.Module):
 class SequenceModel(AbstractForecaster):
     """q_0 … q_t -> q̂_{t+1} by features, encoder, blocks and decoder, trained to predict the next sample.
 
-    Features are ``raw``, the coordinates themselves with angles wrapped into [-π, π] (so they jump at ±π), or
-    ``sincos``, the sine and cosine of each angle. The decoder gives q̂_{t+1} itself or, if ``residual``, the step from
-    q_t to it.
+    Features are ``raw``, the coordinates themselves with angles wrapped into [-π, π] (so they jump at ±π),
+    ``unwrapped``, angles that run on over ±π, or ``sincos``, the sine and cosine of each angle. The decoder gives
+    q̂_{t+1} itself or, if ``residual``, the step from q_t to it.
     """
 
     manifold: Manifold
@@ -114,7 +115,7 @@ class SequenceModel(AbstractForecaster):
         return tuple(after), self._answer(q, x)
 
     def _read(self, q):
-        x = self.manifold.wrap(q) if self.features == RAW else self.manifold.features(q, 1)
+        x = _READERS[self.features](self.manifold, q)
         return x if self.encoder is None else self.encoder(x)
 
     def _answer(self, q, x):
@@ -123,9 +124,16 @@ class SequenceModel(AbstractForecaster):
 
 def feature_count(manifold: Manifold, features: str) -> int:
     """How many numbers a sequence model reads per sample."""
-    if features not in (RAW, SINCOS):
-        raise InputError(f"features are '{RAW}' or '{SINCOS}', not '{features}'")
-    return manifold.size if features == RAW else manifold.feature_count(1)
+    if features not in _READERS:
+        raise InputError(f"features are {', '.join(_READERS)}, not '{features}'")
+    return manifold.feature_count(1) if features == SINCOS else manifold.size
+
+
+_READERS: dict[str, Callable[[Manifold, Float[Array, " n"]], Float[Array, " inputs"]]] = {
+    RAW: lambda manifold, q: manifold.wrap(q),
+    UNWRAPPED: lambda manifold, q: q,
+    SINCOS: lambda manifold, q: manifold.features(q, 1),
+}
 
 
 def _refuse(inputs: Array | None) -> None:
