@@ -33,12 +33,13 @@ SMOOTHERS = (_NARROWEST, *(Smoother(w, 4) for w in (7, 9, 11, 13, 15, 19, 23, 31
 
 
 class Samples(NamedTuple):
-    """Positions, velocities, accelerations and inputs at the same instants."""
+    """Positions, velocities, accelerations and inputs at the same instants, and how far accelerations may be off."""
 
     q: Float[np.ndarray, "S n"]
     v: Float[np.ndarray, "S n"]
     a: Float[np.ndarray, "S n"]
     u: Float[np.ndarray, "S inputs"] | None = None
+    bias: Float[np.ndarray, "S n"] | None = None
 
 
 def unwrapped(data: Trajectories) -> Float[np.ndarray, "N T n"]:
@@ -135,17 +136,21 @@ def differentiate(data: Trajectories, smoother: Smoother) -> Samples:
     """(q, v, a) wherever the smoother's window fits, flattened over trajectories.
 
     An input that is held from sample to sample jumps at each: the mean of both sides stands beside the acceleration.
+    The bias is what the polynomial of next lower degree would have made of the curvature: large where the motion is
+    sharper than its samples show.
     """
     if smoother.window > data.length:
         raise InputError(f"trajectories of {data.length} samples are too short for a window of {smoother.window}")
     q = unwrapped(data)
     n = q.shape[2]
-    derivatives = (_slide(q, kernel).reshape(-1, n) for kernel in smoother.kernels(data.dt))
+    derivatives = [_slide(q, kernel).reshape(-1, n) for kernel in smoother.kernels(data.dt)]
+    lower = Smoother(smoother.window, smoother.degree - 2).kernels(data.dt)[2]
+    bias = np.abs(_slide(q, lower).reshape(-1, n) - derivatives[2])
     if data.u is None:
-        return Samples(*derivatives)
+        return Samples(*derivatives, bias=bias)
     half = smoother.window // 2
     held = 0.5 * (data.u[:, half - 1 : data.length - half - 1] + data.u[:, half : data.length - half])
-    return Samples(*derivatives, held.reshape(-1, data.u.shape[2]))
+    return Samples(*derivatives, held.reshape(-1, data.u.shape[2]), bias)
 
 
 def _slide(q: np.ndarray, kernel: np.ndarray) -> np.ndarray:

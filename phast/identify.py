@@ -117,26 +117,28 @@ def match(
     iterations: int = 15,
     chunk: int = 500,
 ) -> AbstractEnergetic:
-    """Fit every learned coefficient to accelerations whose errors have this standard deviation."""
+    """Fit every learned coefficient to accelerations whose errors have this standard deviation, or more where they say
+    that they may be off by more."""
     theta, rebuild = coefficients_of(system)
     chunk = min(chunk, len(samples.q))
     batches = _in_chunks(samples, chunk)
 
-    def residual(theta, q, v, a, u):
-        return (acceleration(rebuild(theta), q, v, u) - a) / deviation
+    def residual(theta, q, v, a, u, bias):
+        off = deviation if bias is None else jnp.maximum(deviation, bias)
+        return (acceleration(rebuild(theta), q, v, u) - a) / off
 
     @jax.jit
     def linearise(theta, batches):
         def add(total, batch):
-            r = jax.vmap(residual, (None, 0, 0, 0, 0))(theta, *batch).reshape(-1)
-            jacobian = jax.vmap(jax.jacrev(residual), (None, 0, 0, 0, 0))(theta, *batch).reshape(-1, theta.size)
+            r = jax.vmap(residual, (None, 0, 0, 0, 0, 0))(theta, *batch).reshape(-1)
+            jacobian = jax.vmap(jax.jacrev(residual), (None, 0, 0, 0, 0, 0))(theta, *batch).reshape(-1, theta.size)
             return (total[0] + jacobian.T @ jacobian, total[1] + jacobian.T @ r, total[2] + r @ r), None
 
         return Normal(*jax.lax.scan(add, _nothing(theta.size), batches)[0])
 
     @jax.jit
     def cost(theta, batches):
-        each = jax.vmap(residual, (None, 0, 0, 0, 0))
+        each = jax.vmap(residual, (None, 0, 0, 0, 0, 0))
         return jnp.sum(jax.lax.map(lambda batch: jnp.sum(each(theta, *batch) ** 2), batches)), None
 
     theta, _, _ = levenberg_marquardt(

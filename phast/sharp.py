@@ -62,7 +62,6 @@ from phast.systems import LotkaVolterra, System
 
 MATCH_SAMPLES = 20_000
 SHOOT_SAMPLES = 200_000  # of one coordinate; fewer of several, where each costs more
-RESIDUALS_EACH = 60  # positions, at the least, for each coefficient
 CLEAN = 1e-6  # noise, relative to the motion, below which there is none
 WINDOW, ITERATIONS = 40, 12  # fewer of several coordinates
 SUBSTEPS = (1, 2, 4)  # of Runge–Kutta per sample, from which the data choose
@@ -186,13 +185,14 @@ def sharpen(
     samples = differentiate(even, smoother)
     chosen = rng.permutation(len(samples.q))[:MATCH_SAMPLES]
     samples = jax.tree.map(lambda x: x[chosen], samples)
+    samples = samples._replace(bias=_SHARPER * samples.bias)
     passed = noise * float(np.linalg.norm(smoother.kernels(even.dt)[2]))
     system = match(system, samples, deviation=np.maximum(passed, 1e-3 * np.std(samples.a, axis=0) + _TINY))
 
     on_stage("choosing the time step")
     length = min(window, data.length)
     windows = data.windows(length, length)
-    enough = max(SHOOT_SAMPLES // (length * n**3), RESIDUALS_EACH * parameter_count(system) // (length * n), 50)
+    enough = max(SHOOT_SAMPLES // (length * n**3), parameter_count(system), 50)  # a place in space for each coefficient
     windows = windows.subset(rng.permutation(len(windows))[:enough])
     least = CLEAN * np.std(windows.q, axis=(0, 1)) + _TINY
     transition = sharpest(system, windows.subset(slice(0, 100)), tolerance=np.maximum(0.1 * noise, least))
@@ -217,6 +217,7 @@ def made_passive(model: ModelAware) -> ModelAware:
 
 
 _TINY = np.finfo(float).tiny
+_SHARPER = 0.1  # of its bias is what an acceleration is off by
 
 
 def require_float64() -> None:

@@ -331,6 +331,25 @@ def test_identify_reports_on_a_file(swings, tmp_path, monkeypatch, capsys):
     assert found["rms"] < 1e-2 and found["noise"] < 1e-5
 
 
+# --- accelerations that the samples are too coarse for ---------------------------------------------------------------
+
+
+def test_a_sharp_turn_counts_little_where_accelerations_are_matched():
+    """A fast pulse of force that the samples alias is known to be off, and does not spoil the rest of the fit."""
+    t = 0.05 * np.arange(400)
+    kicked = t > 10.0
+    swing = np.where(kicked, 1.3 * np.sin(t) + 0.5 * np.sin(t - 10.0), 1.3 * np.sin(t))[None, :, None]
+    data = Trajectories(swing, 0.05, Manifold.parse("x"))
+    samples = differentiate(data, Smoother(7, 6))
+    near = np.abs(t[3:-3] - 10.0) < 0.2
+    assert samples.bias[near].max() > 1e3 * np.median(samples.bias)
+    spring = PortHamiltonian(Quadratic(Positive.starting_at(3.0)), ConstantMass(1.0), ConstantDamping(0.0))
+    blunt = match(spring, samples._replace(bias=None), deviation=1e-4)
+    sharp = match(spring, samples, deviation=1e-4)
+    off = [abs(float(found.potential.stiffness()) - 1.0) for found in (blunt, sharp)]
+    assert off[1] < 1e-4 < 1e-3 < off[0]
+
+
 # --- what is consumed ------------------------------------------------------------------------------------------------
 
 
