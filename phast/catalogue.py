@@ -17,6 +17,7 @@ from phast.tables import (
     Row,
     Summary,
     Table,
+    Tools,
 )
 
 _WINDY = "pendulum-windy"
@@ -260,7 +261,9 @@ _OURS = (
 
 _MEASURED = Recordings("measured", "Measured recordings: forecasts of what was not learned from (rad, K, thousands)")
 
-TABLES: dict[str, AbstractTable] = {entry.name: entry for entry in (*_PAPER, *_OURS, _MEASURED)}
+_PEERS = Tools("peers", "Other tools and ours on the same arrays (`phast bench peers`): 100 steps from 10 positions")
+
+TABLES: dict[str, AbstractTable] = {entry.name: entry for entry in (*_PAPER, *_OURS, _MEASURED, _PEERS)}
 
 NOT_YET: dict[str, str] = {
     "casimir": "Energy-Casimir control on the true pendulum, q-only sensing",

@@ -260,17 +260,21 @@ def estimate_state(
     weights = present[:, None] * share
     fit = fit_window(core, manifold, dt, y, weights, u, iterations=iterations)
     measured = jnp.sum(present) * n
-    fell_back = _unexplained(manifold, y, weights, present, fit)
+    fell_back = _unexplained(manifold, y, weights, present, fit, typical)
     state = jnp.where(fell_back, smoothed_ends(core, manifold, dt, y, present, u)[1], fit.path[-1])
     rms = jnp.sqrt(fit.misfit / jnp.maximum(measured, 1.0))
     return StateEstimate(state[:n], state[n:], _covariance(fit, -1, typical, measured), rms, fell_back)
 
 
-def _unexplained(manifold: Manifold, y, weights, present, fit: Explained) -> Bool[Array, ""]:
-    """Whether the model explains a window worse than standing still would."""
+def _unexplained(manifold: Manifold, y, weights, present, fit: Explained, noise: float) -> Bool[Array, ""]:
+    """Whether the model explains a window worse than standing still would, and worse than noise may make it look."""
     seen = unwrapped(manifold, y)
     still = jnp.sum(weights * (seen - jnp.average(seen, axis=0, weights=present)) ** 2)
-    return ~(jnp.isfinite(fit.cost) & (fit.misfit <= still + 1e-12 * jnp.sum(weights * seen**2)))
+    likely = _UNLIKELY * noise**2 * jnp.sum(present) * y.shape[1]
+    return ~(jnp.isfinite(fit.cost) & (fit.misfit <= jnp.maximum(still, likely) + 1e-12 * jnp.sum(weights * seen**2)))
+
+
+_UNLIKELY = 4.0  # times the squares that noise is expected to leave
 
 
 # --- the forecaster --------------------------------------------------------------------------------------------------
@@ -359,7 +363,7 @@ class ModelAware(AbstractIdentifiable):
             after = _weighed(observer, self.manifold, y, weights, moved, flow)
             fit = jax.tree.map(lambda new, old: jnp.where(after.cost < before.cost, new, old), after, before)
             covariance = _covariance(fit, here, typical, n * (here + 1.0))
-            lost = _unexplained(self.manifold, y, weights, present, fit)
+            lost = _unexplained(self.manifold, y, weights, present, fit, typical)
             path = jnp.where(lost, _smoothed(observer, self.manifold, self.dt, y, present, inputs), fit.path)
             state = path[here]
             slopes = slopes.at[here].set(jax.jacfwd(advance)(state, jax.tree.map(lambda x: x[t], u)))

@@ -309,51 +309,8 @@ def compare(
 
 def _line(record: Record) -> str:
     figures, seconds = record["metrics"], record["seconds"]
-    error = _error(figures.get(f"mse_h{HORIZON}_median"))
+    median = figures[f"mse_h{HORIZON}_median"]
+    error = "diverged" if median is None else f"median error {median:.1e}"
     title = f"{record['model']} on {record['system']}, noise {record['noise']:g}"
-    return f"{title}: median error {error}, {_train(seconds)} s to train, {seconds['rollout']:.2f} s to forecast"
-
-
-def _train(seconds: dict[str, float]) -> str:
-    """The fit, and what choosing its settings took."""
-    return f"{seconds['train']:.2g}" + (f"+{seconds['choose']:.2g}" if seconds["choose"] >= 0.1 else "")
-
-
-# --- the table -------------------------------------------------------------------------------------------------------
-
-
-def table(records: Sequence[Record]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows for the records of one system: a row per tool, five figures per noise level.
-
-    Seconds to train are followed by those that the choice of settings took.
-    """
-    noises = sorted({record["noise"] for record in records})
-    found = {(record["model"], record["noise"]): record for record in records}
-    models = list(dict.fromkeys(record["model"] for record in records))
-    varies = any("damping_r2" in record["metrics"] for record in records)
-    header = ["tool"]
-    for noise in noises:
-        law = "R²_D" if varies else "MAE_D"
-        header += [f"σ = {noise:g}\nmean", "\nmedian", f"\n{law}", "\ntrain s", "\nrollout s"]
-    rows = [
-        [model, *(cell for noise in noises for cell in _cells(found.get((model, noise)), varies))] for model in models
-    ]
-    return header, rows
-
-
-def _cells(record: Record | None, varies: bool) -> list[str]:
-    if record is None:
-        return [""] * 5
-    metrics, seconds = record["metrics"], record["seconds"]
-    law = metrics.get("damping_r2" if varies else "damping_mae")
-    return [
-        _error(metrics.get(f"mse_h{HORIZON}")),
-        _error(metrics.get(f"mse_h{HORIZON}_median")),
-        "–" if law is None else f"1-{1.0 - law:.0e}" if 0.999 < law < 1.0 else f"{law:.3g}",
-        _train(seconds),
-        f"{seconds['rollout']:.2g}",
-    ]
-
-
-def _error(value: float | None) -> str:
-    return "diverged" if value is None else f"{value:.1e}"
+    fit, forecasts = seconds["train"] + seconds["choose"], seconds["rollout"]
+    return f"{title}: {error}, {fit:.2g} s to choose settings and fit, {forecasts:.2f} s to forecast"

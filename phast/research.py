@@ -550,7 +550,8 @@ def _bench_peers(
     results: Path, system_names: str | None, model: str | None, noise: str | None, json_file: Path | None
 ) -> None:
     from phast.api import enable_float64
-    from phast.peers import COMPARED, NOISES, PEERS, compare, peer, table
+    from phast.catalogue import table as table_named
+    from phast.peers import COMPARED, NOISES, PEERS, compare, peer
     from phast.systems import system
 
     chosen = [system(name) for name in _listed(system_names, COMPARED)]
@@ -564,10 +565,7 @@ def _bench_peers(
     check_writable(results)
     enable_float64()
     records = compare(results, chosen, names, noises, tell=lambda line: print(line, file=sys.stderr, flush=True))
-    for each in chosen:
-        if found := [record for record in records if record["system"] == each.name]:
-            print(f"\n{each.title}: error of 100 steps forecast from 10 positions; seconds to fit + to choose settings")
-            print_table(*table(found))
+    print(table_named("peers").sheet(records).text())
     write_json(json_file, records)
 
 

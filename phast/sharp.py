@@ -217,7 +217,7 @@ def made_passive(model: ModelAware) -> ModelAware:
 
 
 _TINY = np.finfo(float).tiny
-_SHARPER = 0.1  # of its bias is what an acceleration is off by
+_SHARPER = 0.03  # of its bias is what an acceleration is off by
 
 
 def require_float64() -> None:

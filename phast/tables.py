@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 
-from phast.runs import QUICK, Experiment, Record, key_of
+from phast.runs import QUICK, Experiment, Record, key_of, read_record
 from phast.suite import Job, cost, records_of
 from phast.systems import SYSTEMS
 
@@ -399,6 +399,45 @@ class Costs(AbstractTable):
 
     def quick(self):
         return Costs(f"{self.name}-quick", f"{self.title} (quick look, rlc alone)", ("rlc",), "quick", seeds=1)
+
+
+class Tools(AbstractTable):
+    """What ``phast bench peers`` has measured of other tools and of ours, on the same arrays."""
+
+    name: str
+    title: str
+    seeds: int = 1
+
+    def experiments(self):
+        return []
+
+    def records(self, results, seeds=None):
+        """By system and noise, the other tools first."""
+        found = [read_record(path) for path in (results / "peers").glob("*/*/*.json")]
+        ours = lambda r: (r["model"] in REGIMES, r["model"])  # noqa: E731
+        return sorted(found, key=lambda r: (BENCHMARKS.index(r["system"]), r["noise"], *ours(r)))
+
+    def sheet(self, records):
+        heading = ["system", "noise", "tool", "mean", "median", "R²_D", "MAE_D"]
+        heading += ["fit, s", "settings, s", "200 forecasts, s"]
+        return Sheet(self.title, heading, [_tool(record) for record in records], list(records))
+
+    def quick(self):
+        return Tools(f"{self.name}-quick", f"{self.title} (quick look: as recorded)")
+
+
+def _tool(record: Record) -> list[str]:
+    metrics, seconds = record["metrics"], record["seconds"]
+    errors = [value for name, value in metrics.items() if name.startswith("mse_h")]  # None where forecasts ran away
+    fields = (metrics.get("damping_r2"), metrics.get("damping_mae"))  # None where the tool tells no damping
+    return [
+        record["system"],
+        f"{record['noise']:g}",
+        record["model"],
+        *("diverged" if error is None else figure(error) for error in errors),
+        *("" if field is None else figure(field) for field in fields),
+        *(figure(seconds[stage]) for stage in ("train", "choose", "rollout")),
+    ]
 
 
 def main_metric(system: str) -> str:

@@ -36,8 +36,9 @@ from phast.horizon import ModelAware
 from phast.integrators import ExactDamping, Timestep, Transition, leapfrog
 from phast.manifold import Manifold
 from phast.metrics import damping_diagonal
-from phast.peers import Dhnn, LeastSquares, NeuralOde, Sindy, compare, measure, table
+from phast.peers import Dhnn, LeastSquares, NeuralOde, Sindy, compare, measure
 from phast.systems import system
+from phast.tables import Tools
 
 WINDY = system("pendulum-windy")
 TWO_ANGLES = system("double-pendulum-damped")
@@ -307,7 +308,7 @@ def test_the_command_prints_a_table_and_writes_json(small, tmp_path, monkeypatch
     with pytest.raises(SystemExit):
         main()
     shown = capsys.readouterr()
-    assert "σ = 0" in shown.out and "R²_D" in shown.out and "least-squares" in shown.out
+    assert "phast bench peers" in shown.out and "R²_D" in shown.out and "least-squares" in shown.out
     assert json.loads((tmp_path / "all.json").read_text())[0]["model"] == "least-squares"
 
 
@@ -327,18 +328,16 @@ def test_wrong_words_are_one_line(words, line, monkeypatch, capsys):
     assert ended.value.code == 2 and line in capsys.readouterr().err
 
 
-def test_the_table_has_a_row_per_tool_and_five_columns_per_noise():
+def test_the_table_has_a_row_per_tool_and_says_what_ran_away():
     def record(model, noise, **metrics):
         seconds = {"choose": 2.0, "train": 1.5, "rollout": 0.25}
-        return {"model": model, "noise": noise, "metrics": metrics, "seconds": seconds}
+        return {"system": WINDY.name, "model": model, "noise": noise, "metrics": metrics, "seconds": seconds}
 
-    header, rows = table(
-        [
-            record("a", 0.0, mse_h100=1e-4, mse_h100_median=2e-8, damping_r2=0.5),
-            record("b", 0.0, mse_h100=None, mse_h100_median=1.0, diverged=0.1),
-            record("a", 0.05, mse_h100=0.1, mse_h100_median=0.01, damping_r2=0.25),
-        ]
-    )
-    assert len(header) == 11 and header[1] == "σ = 0\nmean" and header[6] == "σ = 0.05\nmean"
-    assert rows[0][:6] == ["a", "1.0e-04", "2.0e-08", "0.5", "1.5+2", "0.25"]
-    assert rows[1][:4] == ["b", "diverged", "1.0e+00", "–"] and rows[1][6:] == [""] * 5
+    records = [
+        record("a", 0.0, mse_h100=1e-4, mse_h100_median=2e-8, damping_r2=0.5),
+        record("b", 0.0, mse_h100=None, mse_h100_median=1.0, diverged=0.1),
+    ]
+    sheet = Tools("peers", "tools").sheet(records)
+    assert sheet.heading[2:6] == ["tool", "mean", "median", "R²_D"]
+    assert sheet.lines[0] == [WINDY.name, "0", "a", "1.00e-04", "2.00e-08", "0.5", "", "1.5", "2", "0.25"]
+    assert sheet.lines[1][3:7] == ["diverged", "1", "", ""]
