@@ -270,11 +270,12 @@ def _unexplained(manifold: Manifold, y, weights, present, fit: Explained, noise:
     """Whether the model explains a window worse than standing still would, and worse than noise may make it look."""
     seen = unwrapped(manifold, y)
     still = jnp.sum(weights * (seen - jnp.average(seen, axis=0, weights=present)) ** 2)
-    likely = _UNLIKELY * noise**2 * jnp.sum(present) * y.shape[1]
+    count = jnp.sum(present) * y.shape[1]
+    likely = noise**2 * (count + _UNLIKELY * jnp.sqrt(2.0 * count))
     return ~(jnp.isfinite(fit.cost) & (fit.misfit <= jnp.maximum(still, likely) + 1e-12 * jnp.sum(weights * seen**2)))
 
 
-_UNLIKELY = 4.0  # times the squares that noise is expected to leave
+_UNLIKELY = 4.0  # standard deviations of the sum of squares that noise leaves
 
 
 # --- the forecaster --------------------------------------------------------------------------------------------------
