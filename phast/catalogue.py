@@ -210,7 +210,7 @@ _OURS = (
         "why-baselines",
         "Why some baselines differ from the published ones: angles that run on, a step added to q, fewer epochs",
         tuple(
-            Row(Experiment(system, model, preset, variation=tuple(variation.items())))
+            Row(Experiment(system, model, preset, variation=tuple(variation.items())), name)
             for systems, model, changes in (
                 (("pendulum-damped", _WINDY), "gru", (_AS_IS, ("paper", {"features": "unwrapped"}))),
                 (
@@ -226,6 +226,7 @@ _OURS = (
             )
             for system in systems
             for preset, variation in changes
+            for name in ([f"{model}, 20 epochs"] if preset == "paper-20" else [None])
         ),
         (*_ROLLOUT[:2], "mse"),
         seeds=1,
