@@ -249,14 +249,14 @@ _OURS = (
         "The other mechanical benchmarks by the sharp preset: rollouts of 100 steps",
         tuple(Row(Experiment(s, m, "sharp")) for s in MECHANICAL if s != _WINDY for m in REGIMES),
         tuple(metric for pair in zip(_ROLLOUT, _MEDIANS, strict=True) for metric in pair),
-        seeds=3,
+        seeds=5,
     ),
     Table(
         "sharp-others",
         "The five non-mechanical benchmarks by the sharp preset: the published error is that of all next steps",
         tuple(Row(Experiment(s, m, "sharp")) for s in OTHERS for m in REGIMES),
         ("mse", "next_step_after_burn_in", "next_step_after_burn_in_median", "rollout_mse_h100"),
-        seeds=3,
+        seeds=5,
     ),
 )
 
