@@ -1,10 +1,11 @@
 """PHAST KNOWN and PARTIAL on the windy pendulum in plain PyTorch, as one would write it there: the peer of our bench.
 
-The same computation as ``phast.models.phast_known`` and ``phast_partial``: FD+TCN observer, p = v (unit mass), a Strang
-step with leapfrog inside, forces by autograd, AdamW on the wrapped next-step error. Rollouts run the observer on the
-whole prefix at every step. Two shortcuts that a careful reader of a profile might take are options: ``trimmed`` leaves
-out the second kick and damping, which q̂ does not depend on, and ``window`` shows the observer only the samples that it
-can see. The bench runs this file in a process of its own; it prints one JSON object. The package never imports torch.
+The same computation as ``phast.paper.models.phast_known`` and ``phast_partial``: FD+TCN observer, p = v (unit mass), a
+Strang step with leapfrog inside, forces by autograd, AdamW on the wrapped next-step error. Rollouts run the observer
+on the whole prefix at every step. Two shortcuts that a careful reader of a profile might take are options: ``trimmed``
+leaves out the second kick and damping, which q̂ does not depend on, and ``window`` shows the observer only the samples
+that it can see. The bench runs this file in a process of its own; it prints one JSON object. The package never imports
+torch.
 
     python benchmarks/torch_peer.py train partial --steps 20 --trimmed
     python benchmarks/torch_peer.py rollout known --horizon 100

@@ -1,6 +1,6 @@
 """``python -m phast`` is ``phast``."""
 
-from phast.cli import main
+from phast.cli.main import main
 
 if __name__ == "__main__":
     main()

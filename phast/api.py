@@ -18,31 +18,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phast import adaptation, laplace, models
 from phast.components.damping import AbstractDamping
 from phast.components.mass import AbstractMass, ConstantMass
 from phast.components.parameter import Coefficient
 from phast.components.potential import AbstractPotential
-from phast.datasets import Trajectories, as_trajectories, refuse_turns
+from phast.data.recording import Recording
+from phast.data.trajectories import Trajectories, as_trajectories, refuse_turns
 from phast.errors import InputError
-from phast.forecaster import (
+from phast.estimation.forecaster import (
     AbstractForecaster,
     AbstractIdentifiable,
     Filtered,
-    Held,
     Phast,
     autoregressive,
     roll_out,
     takeover,
 )
-from phast.horizon import ModelAware, StateEstimate
-from phast.identify import held_over
-from phast.laplace import Spread, calibrated
-from phast.laws import Wanted, compose
-from phast.recording import Recording
-from phast.runs import as_batch
-from phast.sharp import WINDOW, check_motion, made_passive, natural_window, sharpen
-from phast.training import AbstractLoss, History, NextStepLoss, Settings, fit
+from phast.estimation.inputs import Held, held_everywhere, held_over
+from phast.estimation.moving_horizon import ModelAware, StateEstimate
+from phast.fitting import adaptation, networks, uncertainty
+from phast.fitting.gradient import AbstractLoss, History, NextStepLoss, Settings, as_batch, fit
+from phast.fitting.second_order import WINDOW, check_motion, made_passive, natural_window, sharpen
+from phast.fitting.structure import Wanted, compose
+from phast.fitting.uncertainty import Spread, calibrated
 
 Regime = Literal["known", "partial", "unknown"]
 MINIMUM_CONTEXT = 2
@@ -83,14 +81,14 @@ def learn(
     ``data`` is a :class:`Recording` (:func:`read`), :class:`Trajectories`, an array (samples, coordinates) or
     (trajectories, samples, coordinates), a DataFrame or a list of arrays. ``regime`` says what is known: ``"known"``
     needs ``potential`` and a ``damping`` law with coefficients to learn, ``"partial"`` a ``potential`` as template,
-    ``"unknown"`` nothing. Each may be a component or a word (:mod:`phast.laws`): ``potential="cosine"``,
+    ``"unknown"`` nothing. Each may be a component or a word (:mod:`phast.fitting.structure`): ``potential="cosine"``,
     ``mass="links"``, ``damping="viscous+coulomb"``. ``port`` is G, for data with inputs.
 
-    ``preset="sharp"`` fits to second order (:mod:`phast.sharp`), in float64: call :func:`enable_float64` first.
-    ``context`` is how many samples, or seconds (``"0.2 s"``), the model takes its state from. ``pairs`` says that the
-    coordinates are points in the plane, x1, y1, x2, y2, …, that act on each other in pairs: V is then a free function
-    of every distance. ``passive`` makes it forecast by steps along which energy cannot rise
-    (:func:`~phast.sharp.passive_transition`).
+    ``preset="sharp"`` fits to second order (:mod:`phast.fitting.second_order`), in float64: call
+    :func:`enable_float64` first. ``context`` is how many samples, or seconds (``"0.2 s"``), the model takes its state
+    from. ``pairs`` says that the coordinates are points in the plane, x1, y1, x2, y2, …, that act on each other in
+    pairs: V is then a free function of every distance. ``passive`` makes it forecast by steps along which energy
+    cannot rise (:func:`~phast.fitting.second_order.passive_transition`).
 
     ``preset="paper"`` trains networks as the paper does, one in five trajectories (or windows of a long one) held out
     to select the model. ``base``, ``bound``, ``settings``, ``loss`` and ``checkpoint`` belong to it. ``bound`` is β̄ of
@@ -145,13 +143,13 @@ def learn(
     common = {"manifold": trajectories.manifold, "dt": trajectories.dt, "key": jax.random.key(seed)}
     if regime == "known":
         potential, damping = _given(potential, damping)
-        model = models.known(potential=potential, mass=mass, damping=damping, **common)
+        model = networks.known(potential=potential, mass=mass, damping=damping, **common)
     elif regime == "partial":
-        model = models.partial(
+        model = networks.partial(
             potential=_template(potential), mass=mass, damping=damping, base=base, bound=bound, **common
         )
     elif regime == "unknown":
-        model = models.unknown(damping=damping, base=base, bound=bound, **common)
+        model = networks.unknown(damping=damping, base=base, bound=bound, **common)
     else:
         raise _unknown_regime(regime)
     train, validation = hold_out(trajectories)
@@ -291,13 +289,14 @@ def spread(
     u: Any = None,
     past: Any = None,
 ) -> Spread:
-    """A forecast and one standard deviation around it: what data and context leave open (:mod:`phast.laplace`)."""
+    """A forecast and one standard deviation around it: what data and context leave open
+    (:mod:`phast.fitting.uncertainty`)."""
     if not isinstance(model, ModelAware):
         raise InputError(f"a {type(model).__name__} gives no spread: learn with preset='sharp'")
     context, batched, before = _context(model, context, past)
     horizon = _horizon(model, horizon)
     inputs = _inputs(model, u, context, horizon, batched, "u")
-    found = laplace.spread(model, context, horizon, inputs, before)
+    found = uncertainty.spread(model, context, horizon, inputs, before)
     return found if batched else Spread(*(part[0] for part in found))
 
 
@@ -376,7 +375,7 @@ def warn_of_fallbacks(model: ModelAware, contexts: Any, past: Any, batched: bool
 def adapt(
     model: AbstractForecaster, context: Any, coefficients: Sequence[str], *, past: Any = None, tolerance: float = 0.3
 ) -> ModelAware:
-    """The model with the named coefficients refined on one context: :func:`phast.adaptation.adapt`."""
+    """The model with the named coefficients refined on one context: :func:`phast.fitting.adaptation.adapt`."""
     if not isinstance(model, ModelAware):
         raise InputError(f"a {type(model).__name__} cannot be adapted to a context: learn with preset='sharp'")
     positions, batched = _positions(model, context)
@@ -435,14 +434,6 @@ def _filter_all(model: Phast, positions, inputs, measurement_noise: float, proce
         return model.filter(q, u, measurement_noise=measurement_noise, process_noise=process_noise)
 
     return jax.vmap(one)(positions, inputs)
-
-
-def held_everywhere(piece: Trajectories) -> tuple[np.ndarray, Held | None]:
-    """The positions of one trajectory, and what is held from each of them on."""
-    if piece.u is None and piece.stretch is None:
-        return piece.q[0], None
-    u, stretch = (None if x is None else jnp.asarray(x) for x in (piece.u, piece.stretch))
-    return piece.q[0], Held(u, None if stretch is None else stretch[..., 0])
 
 
 def damping(model: AbstractIdentifiable, q: Any) -> np.ndarray:

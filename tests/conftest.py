@@ -112,7 +112,7 @@ def run(monkeypatch, capfd, environment):
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["phast", *map(str, arguments)])
         capfd.readouterr()
-        from phast import cli
+        from phast.cli import main as cli
 
         code, precise, show = 0, jax.config.jax_enable_x64, warnings.showwarning
         try:

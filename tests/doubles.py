@@ -1,7 +1,7 @@
 """Stand-ins for models."""
 
-from phast.forecaster import AbstractForecaster
-from phast.manifold import Manifold
+from phast.data.manifold import Manifold
+from phast.estimation.forecaster import AbstractForecaster
 
 
 class Still(AbstractForecaster):

@@ -19,12 +19,12 @@ from phast.api import damping, filter_states, forecast, hold_out, learn, steps_i
 from phast.components.damping import ConstantDamping
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine
-from phast.datasets import Trajectories, as_trajectories
+from phast.data.manifold import Manifold
+from phast.data.trajectories import Trajectories, as_trajectories
 from phast.errors import InputError
-from phast.forecaster import Phast, autoregressive
-from phast.manifold import Manifold
-from phast.models import known, partial
-from phast.training import Settings
+from phast.estimation.forecaster import Phast, autoregressive
+from phast.fitting.gradient import Settings
+from phast.fitting.networks import known, partial
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phast.balance import power_balance
+from phast.analysis.energy import power_balance
 from phast.components.damping import Friction
 from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, Quadratic, Some, Sum
-from phast.datasets import Trajectories
+from phast.data.manifold import Manifold
+from phast.data.trajectories import Trajectories
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import RungeKutta, Timestep
 from phast.errors import InputError
-from phast.forecaster import Core, Held
-from phast.hamiltonian import PortHamiltonian
-from phast.horizon import ModelAware
-from phast.integrators import RungeKutta, Timestep
-from phast.manifold import Manifold
+from phast.estimation.forecaster import Core
+from phast.estimation.inputs import Held
+from phast.estimation.moving_horizon import ModelAware
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -11,20 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phast.baselines import attention
-from phast.baselines.attention import TransformerBlock, VolumePreserving, resolve
-from phast.baselines.recurrent import S5, DLinOSS, LinOSS, hippo_pairs
-from phast.checkpoint import load, save
 from phast.components.damping import WindyDamping
-from phast.datasets import simulate
+from phast.components.parameter import parameter_count
+from phast.data.manifold import Manifold
+from phast.dynamics.simulation import simulate
+from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.forecaster import autoregressive
-from phast.manifold import Manifold
-from phast.metrics import evaluate, evaluate_full_state
-from phast.models import FULL_STATE, MODELS, parameter_count
-from phast.sharp import composition
-from phast.systems import system
-from phast.training import Batch, FullStateLoss, NextStepLoss, Settings, fit
+from phast.estimation.forecaster import autoregressive
+from phast.fitting.checkpoint import load, save
+from phast.fitting.gradient import Batch, FullStateLoss, NextStepLoss, Settings, fit
+from phast.paper.baselines import attention
+from phast.paper.baselines.attention import TransformerBlock, VolumePreserving, resolve
+from phast.paper.baselines.recurrent import S5, DLinOSS, LinOSS, hippo_pairs
+from phast.paper.compositions import composition
+from phast.paper.metrics import evaluate, evaluate_full_state
+from phast.paper.models import FULL_STATE, MODELS
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

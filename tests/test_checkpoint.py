@@ -17,18 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import Array, Float
 
-from phast.checkpoint import describe, load, save
 from phast.components.damping import ConstantDamping, HouseholderDamping
 from phast.components.mass import ConstantMass, NeuralMass
 from phast.components.parameter import Positive
 from phast.components.potential import AbstractPotential, Cosine, Hybrid, MLPPotential, QuadraticForm, Scaled
+from phast.data.manifold import Manifold
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import CayleyNeumann, ImplicitDamping, Timestep, Transition
+from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.forecaster import Core, PhastBlock
-from phast.hamiltonian import PortHamiltonian
-from phast.integrators import CayleyNeumann, ImplicitDamping, Timestep, Transition
-from phast.manifold import Manifold
-from phast.models import MODELS, model_builder
-from phast.systems import system
+from phast.estimation.forecaster import Core, PhastBlock
+from phast.fitting.checkpoint import describe, load, save
+from phast.paper.models import MODELS, model_builder
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -294,12 +294,12 @@ def test_a_newer_version_says_upgrade(tmp_path):
         "builtins:object",
         "subprocess:Popen",
         "equinox.nn:Linear",
-        "phast.cli:app",
-        "phast.cli:main",
+        "phast.cli.main:app",
+        "phast.cli.main:main",
         "phast.errors:InputError",
-        "phast.datasets:Trajectories",
+        "phast.data.trajectories:Trajectories",
         "phast.nowhere:Thing",
-        "phast.models:eqx.Module",
+        "phast.paper.models:eqx.Module",
         "phastly:Thing",
         "phast",
         "",
@@ -316,7 +316,7 @@ def test_classes_from_elsewhere_are_refused(tmp_path, name):
 def test_a_file_cannot_run_the_command_line(tmp_path, monkeypatch):
     """``phast.__main__`` runs on import; no name in a file may import it."""
     called = []
-    monkeypatch.setattr("phast.cli.main", lambda: called.append(True))
+    monkeypatch.setattr("phast.cli.main.main", lambda: called.append(True))
     path = crafted(tmp_path / "crafted.phast", header_of({"class": "phast.__main__:main", "fields": {}}))
     with pytest.raises(InputError):
         load(path)

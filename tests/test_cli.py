@@ -13,14 +13,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from phast.checkpoint import load, save
 from phast.components.damping import ConstantDamping
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine
-from phast.datasets import Split, load_trajectories
-from phast.horizon import ModelAware
-from phast.manifold import Manifold
-from phast.models import full_state, known
+from phast.data.manifold import Manifold
+from phast.data.trajectories import Split, load_trajectories
+from phast.estimation.moving_horizon import ModelAware
+from phast.fitting.checkpoint import load, save
+from phast.fitting.networks import known
+from phast.paper.models import full_state
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -141,7 +142,7 @@ def test_from_simulation_to_forecast(run, simulated, tmp_path):
 
 
 def test_the_same_by_the_sharp_preset(run, simulated, tmp_path, monkeypatch):
-    monkeypatch.setattr("phast.sharp._ALONG", {1: (8, 8)})
+    monkeypatch.setattr("phast.fitting.second_order._ALONG", {1: (8, 8)})
     model, future = tmp_path / "model.phast", tmp_path / "future.csv"
     words = ("fit", simulated, "-o", model, "--positions", "theta:angle", "--regime", "partial")
     code, out, err = run(*words, "--potential", "cosine:9.81", "--passive")
@@ -186,7 +187,7 @@ def test_a_forecast_beyond_the_data(run, files, tmp_path):
 def test_evaluate_writes_records(run, simulated, tmp_path, monkeypatch):
     data = load_trajectories(simulated)
     small = Split(data.subset(slice(0, 6)), data.subset(slice(6, 8)), data.subset(slice(8, None)))
-    monkeypatch.setattr("phast.runs.benchmark_split", lambda system, **_: small)
+    monkeypatch.setattr("phast.paper.experiments.benchmark_split", lambda system, **_: small)
     file = tmp_path / "records.json"
     code, out, err = run("evaluate", "pendulum-windy", "--epochs", 1, "--model", "phast-known", "--json", file)
     assert code == 0 and "Traceback" not in err
@@ -354,9 +355,9 @@ def test_divergence_is_one_line_too(run, files, tmp_path):
 
 def test_an_interrupted_fit_goes_on(run, files, tmp_path, monkeypatch):
     """Ctrl-C leaves the unfinished run; the same words finish it, and other words do not touch it."""
-    import phast.training
+    import phast.fitting.gradient
 
-    store, epochs = phast.training._store, []
+    store, epochs = phast.fitting.gradient._store, []
 
     def store_and_stop(*arguments):
         store(*arguments)
@@ -367,7 +368,7 @@ def test_an_interrupted_fit_goes_on(run, files, tmp_path, monkeypatch):
     words = ("fit", files / "untimed.csv", "--dt", 0.05, "--positions", "theta:angle", "--preset", "paper")
     words = (*words, "-o", tmp_path / "m.phast")
     with monkeypatch.context() as patch:
-        patch.setattr(phast.training, "_store", store_and_stop)
+        patch.setattr(phast.fitting.gradient, "_store", store_and_stop)
         code, _, err = run(*words, "--epochs", 3)
     assert code == 130 and "Traceback" not in err
     assert [p.name for p in tmp_path.iterdir()] == ["m.phast.unfinished"]
@@ -381,7 +382,7 @@ def test_an_interrupted_fit_goes_on(run, files, tmp_path, monkeypatch):
 def test_help_is_quick_and_complete(environment):
     """Nothing heavy is imported until a command needs it."""
     script = (
-        "import sys; from phast import cli; print([m for m in ('jax', 'pandas', 'matplotlib') if m in sys.modules])"
+        "import sys; import phast.cli.main; print([m for m in ('jax', 'pandas', 'matplotlib') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert done.stdout == "[]\n", done.stderr

@@ -75,8 +75,8 @@ from phast.components.potential import (
     Sum,
 )
 from phast.components.spline import Grid
+from phast.data.manifold import TWO_PI, Manifold
 from phast.errors import InputError
-from phast.manifold import TWO_PI, Manifold
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 

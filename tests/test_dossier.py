@@ -12,22 +12,23 @@ import pandas as pd
 import pytest
 from pages import loads_nothing, own_markup, read_page, runs_nothing_foreign
 
+from phast.analysis.energy import power_balance
+from phast.analysis.identifiability import damping_band, identified
 from phast.api import damping
-from phast.balance import power_balance
-from phast.checkpoint import save
 from phast.components.damping import Friction
 from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, Quadratic, Some, Sum
-from phast.dossier import write_dossier
+from phast.data.manifold import Manifold
+from phast.data.recording import Piece, Recording
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import RungeKutta, Timestep
 from phast.errors import InputError
-from phast.findings import damping_band, identified
-from phast.forecaster import Core, Held
-from phast.hamiltonian import PortHamiltonian
-from phast.horizon import Evidence, ModelAware
-from phast.integrators import RungeKutta, Timestep
-from phast.manifold import Manifold
-from phast.recording import Piece, Recording
+from phast.estimation.forecaster import Core
+from phast.estimation.inputs import Held
+from phast.estimation.moving_horizon import Evidence, ModelAware
+from phast.fitting.checkpoint import save
+from phast.report.model_page import write_model_page
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
@@ -75,7 +76,7 @@ def hostile(tmp_path_factory):
         recording = recorded(model, labels=(EVIL, CLOSING, "c", "d"), inputs=(EVIL + "2",), noise=1e-3)
         about = {"regime": "known", "columns": {"positions": [EVIL, CLOSING], "dt": None}, EVIL: CLOSING}
         path = tmp_path_factory.mktemp("page") / "model.html"
-        return model, recording, write_dossier(model, recording, path, about=about)
+        return model, recording, write_model_page(model, recording, path, about=about)
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +177,7 @@ def test_a_model_that_is_not_driven_has_no_supply(tmp_path):
     model = sure(rig(port=None), Manifold.parse("theta:angle", "x"))
     driven = recorded(model)
     free = dataclasses.replace(driven, inputs=(), notes=(), pieces=tuple(p._replace(u=None) for p in driven.pieces))
-    page = write_dossier(model, free, tmp_path / "page.html")
+    page = write_model_page(model, free, tmp_path / "page.html")
     text = own_markup(page)
     assert "--other-6" not in text[text.index('<section id="energy">') :] and "<dd>none</dd>" in text
     assert "How it was made" not in text
@@ -197,7 +198,7 @@ def test_what_cannot_be_shown_is_refused_in_one_line(hostile, tmp_path):
     ]
     for wrong, data, message in cases:
         with pytest.raises(InputError, match=message):
-            write_dossier(wrong, data, tmp_path / "page.html")
+            write_model_page(wrong, data, tmp_path / "page.html")
     assert not list(tmp_path.iterdir())
 
 

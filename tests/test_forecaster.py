@@ -12,14 +12,15 @@ from jax.flatten_util import ravel_pytree
 from phast.components.damping import ConstantDamping, HouseholderDamping
 from phast.components.mass import CartPoleMass, ConstantMass
 from phast.components.potential import Cosine, Quadratic
-from phast.datasets import simulate
-from phast.forecaster import Core, Phast, PhastBlock, autoregressive, roll_out, shared_out, takeover
-from phast.hamiltonian import PortHamiltonian
-from phast.integrators import ExactDamping, ExplicitDamping, Timestep, Transition, leapfrog
-from phast.manifold import Manifold
-from phast.models import known, phast_known, phast_partial, phast_unknown
-from phast.observers import FiniteDifference, MassCanonicalizer
-from phast.systems import system
+from phast.data.manifold import Manifold
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import ExactDamping, ExplicitDamping, Timestep, Transition, leapfrog
+from phast.dynamics.simulation import simulate
+from phast.dynamics.systems import system
+from phast.estimation.forecaster import Core, Phast, PhastBlock, autoregressive, roll_out, shared_out, takeover
+from phast.estimation.observers import FiniteDifference, MassCanonicalizer
+from phast.fitting.networks import known
+from phast.paper.models import phast_known, phast_partial, phast_unknown
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -305,7 +306,7 @@ def test_forecasts_shared_out_over_the_cores_are_the_same(count):
 
 def test_trajectories_shared_out_keep_the_precision_of_their_caller(float64, monkeypatch):
     """Threads do not inherit the context in which double precision was asked for."""
-    monkeypatch.setattr("phast.forecaster.cores", lambda: 2)
+    monkeypatch.setattr("phast.estimation.forecaster.cores", lambda: 2)
     x = jnp.linspace(0.0, 1.0, 33)
     found = shared_out(lambda part: part / jnp.asarray(3.0), x)
     assert found.dtype == jnp.float64

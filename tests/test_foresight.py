@@ -7,17 +7,17 @@ import pandas as pd
 import pytest
 
 import phast
+from phast.analysis.forecasts import Asked, foresee, write_foresight, write_states
 from phast.components.damping import ConstantDamping
 from phast.components.mass import ConstantMass
 from phast.components.potential import Cosine
+from phast.data.manifold import Manifold
+from phast.data.reading import read
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import RungeKutta, Timestep
 from phast.errors import InputError
-from phast.forecaster import Core
-from phast.foresight import Asked, foresee, write_foresight, write_states
-from phast.hamiltonian import PortHamiltonian
-from phast.horizon import Evidence, ModelAware
-from phast.integrators import RungeKutta, Timestep
-from phast.manifold import Manifold
-from phast.recording import read
+from phast.estimation.forecaster import Core
+from phast.estimation.moving_horizon import Evidence, ModelAware
 
 DT, ANGLE = 0.05, Manifold.parse("theta:angle")
 

@@ -41,9 +41,9 @@ from phast.components.potential import (
     SplinePotential,
 )
 from phast.components.spline import Grid
-from phast.hamiltonian import ConsumerResource, PortHamiltonian
-from phast.manifold import Manifold
-from phast.systems import LotkaVolterra
+from phast.data.manifold import Manifold
+from phast.dynamics.hamiltonian import ConsumerResource, PortHamiltonian
+from phast.dynamics.systems import LotkaVolterra
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 

@@ -12,16 +12,16 @@ from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import CartPoleMass, ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, QuadraticForm, Scaled
-from phast.datasets import Trajectories, refuse_turns, simulate
+from phast.data.manifold import Manifold
+from phast.data.trajectories import Trajectories, refuse_turns, simulate
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import RungeKutta, Timestep
+from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.forecaster import Core
-from phast.hamiltonian import PortHamiltonian
-from phast.horizon import ModelAware, estimate_state
-from phast.integrators import RungeKutta, Timestep
-from phast.manifold import Manifold
-from phast.sharp import passive_transition, sharpen, sharpest
-from phast.systems import system
-from phast.training import Batch, HorizonLoss, Settings, fit
+from phast.estimation.forecaster import Core
+from phast.estimation.moving_horizon import ModelAware, estimate_state
+from phast.fitting.gradient import Batch, HorizonLoss, Settings, fit
+from phast.fitting.second_order import passive_transition, sharpen, sharpest
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 

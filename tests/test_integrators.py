@@ -26,8 +26,9 @@ from phast.components.mass import CartPoleMass, CholeskyMass, ConstantMass, Link
 from phast.components.parameter import Bounded, Positive, Real
 from phast.components.potential import Cosine, PeriodicMLPPotential, Quadratic, QuadraticForm, Scaled
 from phast.components.spline import Grid
-from phast.hamiltonian import PortHamiltonian
-from phast.integrators import (
+from phast.data.manifold import Manifold
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import (
     CayleyNeumann,
     DiscreteGradient,
     ExactDamping,
@@ -41,7 +42,6 @@ from phast.integrators import (
     fourth_order,
     leapfrog,
 )
-from phast.manifold import Manifold
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 

@@ -11,23 +11,24 @@ import numpy as np
 import pytest
 
 import phast
-from phast.checkpoint import load, save
+from phast.analysis.identifiability import identified, report
 from phast.components.damping import ConstantDamping
 from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, Quadratic
-from phast.datasets import Trajectories, simulate
+from phast.data.manifold import Manifold
+from phast.data.trajectories import Trajectories, simulate
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import RungeKutta, Timestep
+from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.findings import identified, report
-from phast.forecaster import Core
-from phast.hamiltonian import PortHamiltonian
-from phast.horizon import Evidence, ModelAware
-from phast.identify import _NEAR_ZERO, coefficients_of, shoot
-from phast.integrators import RungeKutta, Timestep
-from phast.laplace import calibrated
-from phast.manifold import Manifold
-from phast.models import known
-from phast.systems import system
+from phast.estimation.forecaster import Core
+from phast.estimation.moving_horizon import Evidence, ModelAware
+from phast.fitting.checkpoint import load, save
+from phast.fitting.coefficients import _NEAR_ZERO, coefficients_of
+from phast.fitting.networks import known
+from phast.fitting.shooting import shoot
+from phast.fitting.uncertainty import calibrated
 
 DAMPED = system("pendulum-damped")
 CONTEXT, HORIZON, NOISE = 10, 50, 0.01

@@ -14,16 +14,16 @@ import phast
 from phast.api import input_count
 from phast.components.damping import ConstantDamping, Friction, PSDDamping, SplineDamping, SumDamping
 from phast.components.mass import ConstantMass, JointedMass, LinkedMass
-from phast.components.parameter import Positive, Real
+from phast.components.parameter import Positive, Real, parameter_count
 from phast.components.potential import ChainCosine, Cosine, Quadratic, Scaled, Some, SplinePotential, Sum
-from phast.datasets import Trajectories
-from phast.derivatives import choose_smoother, differentiate, noise_scale
+from phast.data.manifold import Manifold
+from phast.data.trajectories import Trajectories
+from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.errors import InputError
-from phast.hamiltonian import PortHamiltonian
-from phast.identify import acceleration, coefficients_of, match
-from phast.laws import Scales, Wanted, compose
-from phast.manifold import Manifold
-from phast.models import parameter_count
+from phast.estimation.derivatives import choose_smoother, differentiate, noise_scale
+from phast.fitting.coefficients import coefficients_of
+from phast.fitting.matching import acceleration, match
+from phast.fitting.structure import Scales, Wanted, compose
 
 pytestmark = pytest.mark.usefixtures("float64")
 

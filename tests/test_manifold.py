@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phast.manifold import TWO_PI, Manifold
+from phast.data.manifold import TWO_PI, Manifold
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phast import measured
 from phast.errors import InputError
-from phast.measured import STUDIES, Recordings, carry_out
+from phast.paper import recordings
+from phast.paper.recordings import STUDIES, Recordings, carry_out
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data"
@@ -55,13 +55,14 @@ def test_a_folder_that_is_not_there_is_said(tmp_path):
 
 def test_the_linear_rival_finds_a_linear_system():
     """x⁺ = 0.9 x foretold exactly."""
-    from phast.foresight import Context, Foresight, Held
-    from phast.manifold import Manifold
-    from phast.recording import Piece, Recording
+    from phast.analysis.forecasts import Context, Foresight
+    from phast.data.manifold import Manifold
+    from phast.data.recording import Piece, Recording
+    from phast.estimation.inputs import Held
 
     q = 0.9 ** np.arange(40.0)[:, None]
     piece = Piece("0", np.arange(40.0), q, None)
     recording = Recording((piece,), Manifold.parse("x"), 1.0)
     context = Context("0", piece.t[:5], q[:5], Held(), Held(), piece.t[5:15], q[5:15])
     seen = Foresight([context], q[None, 5:15], None, recording.manifold, "takeover")
-    assert measured._linear(recording, recording, None, seen) < 1e-10
+    assert recordings._linear(recording, recording, None, seen) < 1e-10

@@ -12,15 +12,15 @@ from doubles import Still
 from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import ConstantMass
 from phast.components.potential import Cosine
-from phast.datasets import Trajectories, simulate
+from phast.data.manifold import Manifold
+from phast.data.trajectories import Trajectories, simulate
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import ExactDamping, Timestep, Transition, leapfrog
+from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.forecaster import AbstractForecaster, Core, Phast
-from phast.hamiltonian import PortHamiltonian
-from phast.integrators import ExactDamping, Timestep, Transition, leapfrog
-from phast.manifold import Manifold
-from phast.metrics import damping_recovery, error_name, evaluate, first_step_floor
-from phast.observers import AbstractObserver, FiniteDifference, MassCanonicalizer
-from phast.systems import system
+from phast.estimation.forecaster import AbstractForecaster, Core, Phast
+from phast.estimation.observers import AbstractObserver, FiniteDifference, MassCanonicalizer
+from phast.paper.metrics import damping_recovery, error_name, evaluate, first_step_floor
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 

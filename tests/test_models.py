@@ -12,24 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phast.components.damping import AbstractDamping, ConstantDamping, Friction, HouseholderDamping, WindyDamping
-from phast.components.parameter import Positive, value_of
+from phast.components.parameter import Positive, parameter_count, value_of
 from phast.components.potential import Cosine
+from phast.data.manifold import Manifold
+from phast.dynamics.systems import SYSTEMS, black_box, system
 from phast.errors import InputError
-from phast.manifold import Manifold
-from phast.models import (
-    MODELS,
-    forgotten,
-    full_state,
-    known,
-    model_builder,
-    parameter_count,
-    phast_partial,
-    phast_unknown,
-    unknown,
-)
-from phast.observers import IdentityCanonicalizer, MassCanonicalizer
-from phast.systems import SYSTEMS, black_box, system
-from phast.tables import published
+from phast.estimation.observers import IdentityCanonicalizer, MassCanonicalizer
+from phast.fitting.networks import known, unknown
+from phast.paper.models import MODELS, forgotten, full_state, model_builder, phast_partial, phast_unknown
+from phast.paper.tables import published
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

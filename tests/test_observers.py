@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phast import observers
 from phast.components.damping import ConstantDamping
 from phast.components.mass import CartPoleMass
 from phast.components.potential import Cosine
-from phast.hamiltonian import PortHamiltonian
-from phast.manifold import TWO_PI, Manifold
-from phast.observers import (
+from phast.data.manifold import TWO_PI, Manifold
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.estimation import observers
+from phast.estimation.observers import (
     AbstractCanonicalizer,
     AbstractObserver,
     CausalConvolution,

@@ -1,4 +1,4 @@
-"""``paper_tables.toml`` is what the paper prints: its shape, and its digits cell by cell where the paper is at hand."""
+"""``published.toml`` is what the paper prints: its shape, and its digits cell by cell where the paper is at hand."""
 
 import re
 import tomllib
@@ -8,10 +8,10 @@ from typing import NamedTuple
 import pytest
 
 import phast
-from phast.systems import SYSTEMS
+from phast.dynamics.systems import SYSTEMS
 
 PAPER = Path(__file__).parents[2] / "shared" / "paper.tex"
-NUMBERS = tomllib.loads((Path(phast.__file__).parent / "paper_tables.toml").read_text(encoding="utf-8"))
+NUMBERS = tomllib.loads((Path(phast.__file__).parent / "paper" / "published.toml").read_text(encoding="utf-8"))
 
 REGIMES = {"KNOWN": "phast-known", "PARTIAL": "phast-partial", "UNKNOWN": "phast-unknown"}
 BASELINES = {

@@ -10,16 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from phast import peers
-from phast.baselines.dhnn import DHNN
-from phast.baselines.neural import descend, windows
-from phast.baselines.regression import FourierDamping, least_squares, sparse
-from phast.cli import main
+from phast.cli.main import main
 from phast.components.damping import ConstantDamping, WindyDamping
-from phast.datasets import Split, Trajectories, simulate
-from phast.derivatives import Samples, Smoother
+from phast.data.manifold import Manifold
+from phast.data.trajectories import Split, Trajectories, simulate
+from phast.dynamics.integrators import ExactDamping, Timestep, Transition, leapfrog
+from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.flow import (
+from phast.estimation.derivatives import Samples, Smoother
+from phast.estimation.forecaster import Core
+from phast.estimation.moving_horizon import ModelAware
+from phast.paper import peers
+from phast.paper.baselines.dhnn import DHNN
+from phast.paper.baselines.neural import descend, windows
+from phast.paper.baselines.regression import FourierDamping, least_squares, sparse
+from phast.paper.flow import (
     Flow,
     Library,
     Start,
@@ -31,14 +36,9 @@ from phast.flow import (
     regress,
     trajectory_errors,
 )
-from phast.forecaster import Core
-from phast.horizon import ModelAware
-from phast.integrators import ExactDamping, Timestep, Transition, leapfrog
-from phast.manifold import Manifold
-from phast.metrics import damping_diagonal
-from phast.peers import Dhnn, LeastSquares, NeuralOde, Sindy, compare, measure
-from phast.systems import system
-from phast.tables import Tools
+from phast.paper.metrics import damping_diagonal
+from phast.paper.peers import Dhnn, LeastSquares, NeuralOde, Sindy, compare, measure
+from phast.paper.tables import Tools
 
 WINDY = system("pendulum-windy")
 TWO_ANGLES = system("double-pendulum-damped")

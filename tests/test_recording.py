@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import phast
-from phast.datasets import Trajectories, refuse_turns, save_trajectories
+from phast.data.manifold import Manifold
+from phast.data.reading import read
+from phast.data.recording import GAP, SHORTEST, Recording
+from phast.data.trajectories import Trajectories, refuse_turns, save_trajectories
 from phast.errors import InputError
-from phast.manifold import Manifold
-from phast.recording import GAP, SHORTEST, Recording, read
 
 MEASURED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 TIMES = 0.1 * np.arange(12)

@@ -12,16 +12,18 @@ import pytest
 from doubles import Still
 from pages import loads_nothing, own_markup, read_page, runs_nothing_foreign
 
-from phast import cli, demo
-from phast.checkpoint import save
-from phast.curves import CONTEXT, HORIZON, model_curves, rounded, scene, true_curves
-from phast.datasets import Split, Trajectories
+from phast.cli import main as cli
+from phast.data.trajectories import Split, Trajectories
+from phast.dynamics.systems import SYSTEMS, system
 from phast.errors import InputError
-from phast.metrics import error_name
-from phast.models import MODELS
-from phast.report import Run, collect, section_names, write_report
-from phast.runs import Experiment, Outcome, write_record
-from phast.systems import SYSTEMS, system
+from phast.fitting.checkpoint import save
+from phast.paper import demo
+from phast.paper.curves import CONTEXT, HORIZON, model_curves, scene, true_curves
+from phast.paper.experiments import Experiment, Outcome, write_record
+from phast.paper.metrics import error_name
+from phast.paper.models import MODELS
+from phast.paper.results_page import Run, collect, section_names, write_report
+from phast.report.page import rounded
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -11,17 +11,19 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from phast import console, gallery
-from phast.catalogue import NOT_YET, TABLES
-from phast.checkpoint import save
-from phast.datasets import Split, simulate
-from phast.models import MODELS
-from phast.research import FIGURES, noise_curves, noise_rows
-from phast.runs import Experiment, write_record
-from phast.studies import LEVELS, noise_study, noise_study_paths
-from phast.suite import Finished, Job
-from phast.systems import system
-from phast.tables import Sheet, between_marks
+from phast.cli import console
+from phast.dynamics.simulation import simulate
+from phast.dynamics.systems import system
+from phast.fitting.checkpoint import save
+from phast.paper import figures
+from phast.paper.catalogue import NOT_YET, TABLES
+from phast.paper.cli import FIGURES, noise_curves, noise_rows
+from phast.paper.executors import Finished, Job
+from phast.paper.experiments import Experiment, write_record
+from phast.paper.models import MODELS
+from phast.paper.protocol import Split
+from phast.paper.studies import LEVELS, noise_study, noise_study_paths
+from phast.paper.tables import Sheet, between_marks
 
 ROOT = Path(__file__).parent.parent
 FORMS = {"txt", "md", "tex", "json"}
@@ -93,7 +95,7 @@ def test_the_state_of_a_suite(run, results):
 def test_lost_models_are_asked_for_by_name(run, results, monkeypatch):
     """Records travel with the source, models do not: for a page with figures they are made again."""
     asked = []
-    monkeypatch.setattr("phast.suite.missing", lambda folder, jobs, *, models: asked.append(models) or [])
+    monkeypatch.setattr("phast.paper.executors.missing", lambda folder, jobs, *, models: asked.append(models) or [])
     words = ("suite", "--system", "rlc", "--model", "gru", "--results", results)
     assert run(*words)[0] == run(*words, "--models")[0] == 0 and asked == [False, True]
 
@@ -153,11 +155,11 @@ def test_galleries_draw_every_model(tmp_path, monkeypatch):
     for experiment in shown:
         model = MODELS[experiment.model](experiment.simulator(), key=jax.random.key(0))
         save(model, experiment.record_path(tmp_path, 0).with_suffix(".phast"))
-    monkeypatch.setattr(gallery, "benchmark_split", lambda each: Split(*[simulate(each, 3, length=110)] * 3))
-    rollouts = gallery.rollouts_and_phases(tmp_path, shown)
+    monkeypatch.setattr(figures, "benchmark_split", lambda each: Split(*[simulate(each, 3, length=110)] * 3))
+    rollouts = figures.rollouts_and_phases(tmp_path, shown)
     assert len(rollouts.axes) == 4  # one angle each, above and below
     assert all({"phast-known", "s5"} <= {line.get_label() for line in ax.lines} for ax in rollouts.axes[:2])
-    damped = gallery.damping_and_energy(tmp_path, shown)
+    damped = figures.damping_and_energy(tmp_path, shown)
     above = damped.axes[1]
     assert [line.get_label() for line in above.lines].count("truth") == 1 and len(above.lines) == 4  # two coordinates
     plt.close("all")

@@ -9,27 +9,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from phast.analysis.identifiability import damping_band, report
 from phast.api import forecast, learn
-from phast.checkpoint import load, save
-from phast.cli import main
+from phast.cli.main import main
 from phast.components.damping import ConstantDamping, Friction, FrictionField, SumDamping, WindyDamping
 from phast.components.mass import ConstantMass, LinkedMass
-from phast.components.parameter import Bounded, Positive, Real
+from phast.components.parameter import Bounded, Positive, Real, parameter_count
 from phast.components.potential import Cosine, Quadratic, Scaled
 from phast.components.spline import Grid
-from phast.datasets import Trajectories, save_trajectories, simulate
-from phast.derivatives import Samples, Smoother, choose_smoother, differentiate, noise_scale
+from phast.data.manifold import Manifold
+from phast.data.trajectories import Trajectories, save_trajectories, simulate
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import ExactDamping, RungeKutta, Timestep, Transition, leapfrog
+from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.findings import damping_band, in_units, names_of, report
-from phast.forecaster import Core, autoregressive
-from phast.hamiltonian import PortHamiltonian
-from phast.horizon import ModelAware, estimate_state, smooth_map
-from phast.identify import Identified, acceleration, coefficients_of, match, roughness, shoot
-from phast.integrators import ExactDamping, RungeKutta, Timestep, Transition, leapfrog
-from phast.manifold import Manifold
-from phast.models import parameter_count
-from phast.sharp import consumer_resource, made_passive, sharpen, unknown_system
-from phast.systems import system
+from phast.estimation.derivatives import Samples, Smoother, choose_smoother, differentiate, noise_scale
+from phast.estimation.forecaster import Core, autoregressive
+from phast.estimation.moving_horizon import ModelAware, estimate_state, smooth_map
+from phast.fitting.checkpoint import load, save
+from phast.fitting.coefficients import coefficients_of, in_units, names_of
+from phast.fitting.free_fields import consumer_resource, unknown_system
+from phast.fitting.matching import acceleration, match
+from phast.fitting.second_order import made_passive, sharpen
+from phast.fitting.shooting import Identified, shoot
+from phast.fitting.smoothness import roughness
 
 WINDY = system("pendulum-windy")
 STEP = Transition(leapfrog(), ExactDamping(), Timestep(WINDY.dt, 8))
@@ -321,7 +324,7 @@ def test_identify_reports_on_a_file(swings, tmp_path, monkeypatch, capsys):
     save_trajectories(swings, tmp_path / "data.csv")
     words = f"identify {tmp_path}/data.csv --positions theta:angle --json {tmp_path}/found.json"
     monkeypatch.setattr("sys.argv", ["phast", *words.split()])
-    monkeypatch.setattr("phast.sharp._ALONG", {1: (8, 8)})
+    monkeypatch.setattr("phast.fitting.second_order._ALONG", {1: (8, 8)})
     monkeypatch.setattr("phast.api.enable_float64", lambda: None)  # the fixture has, and takes it back
     with pytest.raises(SystemExit) as ended:
         main()

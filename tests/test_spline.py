@@ -9,8 +9,8 @@ import pytest
 from phast.components.damping import SplineDamping
 from phast.components.potential import SeriesPotential, SplinePotential
 from phast.components.spline import Grid
+from phast.data.manifold import Manifold
 from phast.errors import InputError
-from phast.manifold import Manifold
 
 ANGLE = Grid(Manifold.parse("theta:angle"), (12,), (0.0,), (1.0,))
 LINE = Grid(Manifold.parse("x"), (9,), (-2.0,), (3.0,))

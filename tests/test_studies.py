@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from phast import studies
-from phast.datasets import Split, simulate
-from phast.systems import system
+from phast.dynamics.simulation import simulate
+from phast.dynamics.systems import system
+from phast.paper import studies
+from phast.paper.protocol import Split
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 WINDY = system("pendulum-windy")

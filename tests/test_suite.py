@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from phast import runs, suite
-from phast.checkpoint import load
-from phast.datasets import Split, simulate
+from phast.data.trajectories import Split, simulate
+from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.forecaster import Phast
-from phast.runs import Experiment, GradientPreset, read_record
-from phast.suite import Job, cost, count_done, here, missing, processes, records_of
-from phast.systems import system
-from phast.training import NextStepLoss, Settings
+from phast.estimation.forecaster import Phast
+from phast.fitting.checkpoint import load
+from phast.fitting.gradient import NextStepLoss, Settings
+from phast.paper import executors, experiments
+from phast.paper.executors import Job, cost, count_done, here, missing, processes, records_of
+from phast.paper.experiments import Experiment, GradientPreset, read_record
 
 KNOWN = Experiment("pendulum-windy", "phast-known", "tiny")
 WINDY = system("pendulum-windy")
@@ -30,8 +30,10 @@ def tiny(monkeypatch):
     """A preset of two epochs on a handful of trajectories."""
     data = simulate(WINDY, 20, length=110, seed=3)
     split = Split(data.subset(slice(0, 8)), data.subset(slice(8, 12)), data.subset(slice(12, None)))
-    monkeypatch.setattr(runs, "benchmark_split", lambda chosen: split)
-    monkeypatch.setitem(runs.PRESETS, "tiny", GradientPreset(Settings(epochs=2, validate_every=1), NextStepLoss()))
+    monkeypatch.setattr(experiments, "benchmark_split", lambda chosen: split)
+    monkeypatch.setitem(
+        experiments.PRESETS, "tiny", GradientPreset(Settings(epochs=2, validate_every=1), NextStepLoss())
+    )
 
 
 def untimed(record):
@@ -52,10 +54,12 @@ def test_an_experiment_names_its_files():
 def test_a_quick_preset_learns_from_fewer_trajectories(tiny, monkeypatch):
     seen = []
     few = GradientPreset(Settings(epochs=1), NextStepLoss(), trajectories=3)
-    monkeypatch.setitem(runs.PRESETS, "few", few)
-    monkeypatch.setattr(runs, "_descend", lambda build, loss, how, train, *_: seen.append(train.q.shape[0]) or iter(()))
+    monkeypatch.setitem(experiments.PRESETS, "few", few)
+    monkeypatch.setattr(
+        experiments, "_descend", lambda build, loss, how, train, *_: seen.append(train.q.shape[0]) or iter(())
+    )
     with pytest.raises(ValueError):  # nothing was trained
-        list(runs.run(Experiment("pendulum-windy", "phast-known", "few")))
+        list(experiments.run(Experiment("pendulum-windy", "phast-known", "few")))
     assert seen == [3]
 
 
@@ -70,7 +74,7 @@ def test_what_is_missing_is_run_and_what_is_done_is_not(tiny, tmp_path):
     path = KNOWN.record_path(tmp_path, 1)
     stamp = path.stat().st_mtime_ns
     assert missing(tmp_path, [Job(KNOWN, (0, 1, 2))]) == [Job(KNOWN, (2,))]
-    assert runs.run_missing(tmp_path, KNOWN, [0, 1]) == records_of(tmp_path, jobs)
+    assert experiments.run_missing(tmp_path, KNOWN, [0, 1]) == records_of(tmp_path, jobs)
     assert path.stat().st_mtime_ns == stamp
     assert isinstance(load(path.with_suffix(".phast")), Phast)
     assert not list(tmp_path.rglob("*.unfinished"))
@@ -88,7 +92,7 @@ def test_a_lost_model_is_made_again_and_its_record_stays(tiny, tmp_path):
 
 
 def test_a_run_killed_between_epochs_goes_on_to_the_same_numbers(tiny, tmp_path, monkeypatch):
-    (whole,) = runs.run_missing(tmp_path / "whole", KNOWN, [0])
+    (whole,) = experiments.run_missing(tmp_path / "whole", KNOWN, [0])
 
     class Killed(BaseException):
         pass
@@ -98,11 +102,11 @@ def test_a_run_killed_between_epochs_goes_on_to_the_same_numbers(tiny, tmp_path,
             raise Killed
 
     with pytest.raises(Killed):
-        runs.run_missing(tmp_path / "cut", KNOWN, [0], watch=runs.Watch(on_epoch=kill))
+        experiments.run_missing(tmp_path / "cut", KNOWN, [0], watch=experiments.Watch(on_epoch=kill))
     assert list((tmp_path / "cut").rglob("*.unfinished")) and not list((tmp_path / "cut").rglob("*.json"))
     epochs = []
-    watch = runs.Watch(on_epoch=lambda seed, history: epochs.append(history.epochs_done))
-    (resumed,) = runs.run_missing(tmp_path / "cut", KNOWN, [0], watch=watch)
+    watch = experiments.Watch(on_epoch=lambda seed, history: epochs.append(history.epochs_done))
+    (resumed,) = experiments.run_missing(tmp_path / "cut", KNOWN, [0], watch=watch)
     assert epochs == [2] and untimed(resumed) == untimed(whole)
 
 
@@ -169,8 +173,8 @@ def _answer(folder, job, models, share, sender):
 
 
 def test_a_process_that_dies_is_tried_again_and_takes_nobody_with_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(suite, "_work", _answer)
-    monkeypatch.setattr(suite, "ATTEMPTS", 2)
+    monkeypatch.setattr(executors, "_work", _answer)
+    monkeypatch.setattr(executors, "ATTEMPTS", 2)
     jobs = [Job(Experiment("rlc", model), (0,)) for model in ("dies-once", "dies", "fails")]
     started = []
     results = {r.job.experiment.model: r.failure for r in processes(tmp_path, jobs, 2, on_start=started.append)}
@@ -183,10 +187,10 @@ def test_a_process_that_dies_is_tried_again_and_takes_nobody_with_it(tmp_path, m
 def test_the_cores_are_shared_out():
     available = os.sched_getaffinity(0)
     for count in (1, 2, 5):
-        shares = suite._shares(count)
+        shares = executors._shares(count)
         assert len(shares) == count and all(share and share <= available for share in shares)
         assert count < len(available) or set().union(*shares) == available
-    assert suite._shares(1) == [frozenset(available)]
+    assert executors._shares(1) == [frozenset(available)]
 
 
 def _phast(*words, **kwargs):
@@ -240,7 +244,7 @@ def test_a_cluster_of_two_workers_one_of_them_killed(tmp_path):
     with local, distributed.Client(local) as client:
         killer = threading.Thread(target=kill_one_when_busy, args=(client,), daemon=True)
         killer.start()
-        finished = list(suite.cluster(tmp_path / "cluster", jobs, client))
+        finished = list(executors.cluster(tmp_path / "cluster", jobs, client))
     assert killed and sorted(r.failure or "" for r in finished) == [""] * 2
     assert missing(tmp_path / "cluster", jobs) == []
     list(here(tmp_path / "here", [Job(QUICK, (0,))]))
@@ -252,4 +256,4 @@ def test_a_cluster_of_two_workers_one_of_them_killed(tmp_path):
 def test_no_scheduler_is_one_clear_line():
     pytest.importorskip("distributed")
     with pytest.raises(InputError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
-        suite.connect("tcp://127.0.0.1:9")
+        executors.connect("tcp://127.0.0.1:9")

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import simpson, solve_ivp
 
-import phast.datasets
+import phast.data.trajectories
 from phast.components.damping import ConstantDamping
-from phast.datasets import simulate
-from phast.hamiltonian import PortHamiltonian
-from phast.manifold import Manifold
-from phast.systems import SYSTEMS, black_box, robot_arm, system
+from phast.data.manifold import Manifold
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.simulation import simulate
+from phast.dynamics.systems import SYSTEMS, black_box, robot_arm, system
 
 BENCHMARKS = [
     "pendulum-conservative",
@@ -115,7 +115,7 @@ def test_constant_mass_is_the_diagonal_averaged_over_configurations(name):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_tighter_tolerance_changes_nothing(name, monkeypatch):
-    monkeypatch.setattr(phast.datasets, "TOLERANCE", 0.5 * phast.datasets.TOLERANCE)
+    monkeypatch.setattr(phast.data.trajectories, "TOLERANCE", 0.5 * phast.data.trajectories.TOLERANCE)
     tighter = simulate(SYSTEMS[name], 4, length=101)
     np.testing.assert_allclose(tighter.q, sample(name).q, atol=1e-8)
     np.testing.assert_allclose(tighter.p, sample(name).p, atol=1e-8)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from phast.catalogue import NOT_YET, TABLES
-from phast.runs import PRESETS, Experiment
-from phast.systems import SYSTEMS
-from phast.tables import (
+from phast.dynamics.systems import SYSTEMS
+from phast.paper.catalogue import NOT_YET, TABLES
+from phast.paper.experiments import PRESETS, Experiment, key_of
+from phast.paper.tables import (
     BASELINES,
     BENCHMARKS,
     OTHERS,
@@ -20,13 +20,12 @@ from phast.tables import (
     Table,
     between_marks,
     compare,
-    figure,
     jobs_of,
-    key_of,
     main_metric,
     published,
     sheet,
 )
+from phast.report.text import figure
 
 ERROR = "rollout_theta_wrap_mse_h100"
 

@@ -14,9 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import torch_peer  # noqa: E402
 
-from phast import models, systems  # noqa: E402
-from phast.forecaster import autoregressive  # noqa: E402
-from phast.training import Batch, NextStepLoss  # noqa: E402
+from phast.dynamics import systems  # noqa: E402
+from phast.estimation.forecaster import autoregressive  # noqa: E402
+from phast.fitting.gradient import Batch, NextStepLoss  # noqa: E402
+from phast.paper import models  # noqa: E402
 
 BUILDERS = {"known": models.phast_known, "partial": models.phast_partial}
 OPTIMISED = ("trimmed", "whole")

@@ -20,15 +20,15 @@ from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine
+from phast.data.manifold import Manifold
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import ExplicitDamping, Timestep, Transition, leapfrog
+from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.forecaster import Core, Phast
-from phast.hamiltonian import PortHamiltonian
-from phast.integrators import ExplicitDamping, Timestep, Transition, leapfrog
-from phast.manifold import Manifold
-from phast.models import full_state, phast_known, phast_partial, phast_unknown
-from phast.observers import FiniteDifference, MassCanonicalizer
-from phast.systems import system
-from phast.training import Batch, FullStateLoss, History, NextStepLoss, PhysicsLoss, Settings, fit
+from phast.estimation.forecaster import Core, Phast
+from phast.estimation.observers import FiniteDifference, MassCanonicalizer
+from phast.fitting.gradient import Batch, FullStateLoss, History, NextStepLoss, PhysicsLoss, Settings, fit
+from phast.paper.models import full_state, phast_known, phast_partial, phast_unknown
 
 DT = 0.05
 PAIR = Manifold.parse("x", "theta:angle")

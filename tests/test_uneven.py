@@ -10,20 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phast.analysis.identifiability import identified, report
 from phast.components.damping import ConstantDamping
 from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine
-from phast.datasets import Trajectories
-from phast.derivatives import choose_smoother, differentiate, evenly, noise_scale
-from phast.findings import identified, report
-from phast.forecaster import Core, Held
-from phast.hamiltonian import PortHamiltonian
-from phast.horizon import ModelAware, smooth_map
-from phast.identify import _Shooting, coefficients_of, held_over
-from phast.integrators import ExactDamping, ImplicitMidpoint, RungeKutta, Timestep, Transition, leapfrog
-from phast.manifold import Manifold
-from phast.sharp import sharpen
+from phast.data.manifold import Manifold
+from phast.data.trajectories import Trajectories
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import ExactDamping, ImplicitMidpoint, RungeKutta, Timestep, Transition, leapfrog
+from phast.estimation.derivatives import choose_smoother, differentiate, evenly, noise_scale
+from phast.estimation.forecaster import Core
+from phast.estimation.inputs import Held, held_over
+from phast.estimation.moving_horizon import ModelAware, smooth_map
+from phast.fitting.coefficients import coefficients_of
+from phast.fitting.second_order import sharpen
+from phast.fitting.shooting import _Shooting
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 

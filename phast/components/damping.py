@@ -17,8 +17,8 @@ from phast.components.network import MLP
 from phast.components.parameter import Coefficient, check_unit, value_of
 from phast.components.potential import logarithm
 from phast.components.spline import AbstractSmooth, Grid
+from phast.data.manifold import Manifold
 from phast.errors import InputError
-from phast.manifold import Manifold
 
 
 class AbstractDamping(eqx.Module):

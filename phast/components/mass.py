@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from phast.components.lowrank import AbstractOperator, Dense, DiagonalPlusLowRank
 from phast.components.network import MLP
 from phast.components.parameter import Bounded, Coefficient, Offset, Positive, value_of
+from phast.data.manifold import Manifold
 from phast.errors import InputError
-from phast.manifold import Manifold
 
 
 class AbstractMass(eqx.Module):

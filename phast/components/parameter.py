@@ -106,3 +106,8 @@ def check_unit(unit: float) -> None:
     """Refuse a unit that would make a positive coefficient anything else."""
     if not 0.0 < unit < float("inf"):
         raise InputError(f"the unit of a coefficient is a positive number, not {unit}")
+
+
+def parameter_count(model: Any) -> int:
+    """Trainable numbers in a model."""
+    return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, is_trained)))

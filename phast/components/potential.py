@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from phast.components.network import MLP
 from phast.components.parameter import Coefficient, Offset, Positive, value_of
 from phast.components.spline import AbstractSmooth, Grid
-from phast.manifold import Manifold
+from phast.data.manifold import Manifold
 
 
 class AbstractPotential(eqx.Module):

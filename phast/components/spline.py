@@ -13,8 +13,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from phast.data.manifold import TWO_PI, Manifold
 from phast.errors import InputError
-from phast.manifold import TWO_PI, Manifold
 
 LARGEST = 2  # coordinates under one grid: a tensor grid grows as nodes**k
 

@@ -1,1 +1,0 @@
-"""Models that others would use, written by us: what PHAST is compared with."""

@@ -1,0 +1,459 @@
+"""Load recordings from files, frames and arrays.
+
+Whatever comes in becomes one table (:mod:`phast.data.tables`), and one road leads from the table to a
+:class:`Recording`:
+
+1. columns are found by name, or by the habits of :func:`phast.data.trajectories.save_trajectories`;
+2. values are checked: a number in every cell, none that overflows when squared, blanks refused or left out;
+3. rows are grouped by trajectory and their times checked: they must go forward;
+4. a trajectory is split where a step is longer than ``GAP`` times its median: nobody knows what happened in between;
+5. pieces shorter than ``SHORTEST`` samples are left out, degrees become radians and angles are unwrapped.
+
+Nothing is resampled, filtered or scaled. What was done is said in ``Recording.notes``; what cannot be mended here is
+refused in one line.
+"""
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from phast.data.manifold import TWO_PI, Manifold
+from phast.data.recording import GAP, SHORTEST, Piece, Recording, _long_enough, _rows
+from phast.data.tables import TEXT, Table, about, as_numbers, base, existing_file, from_frame, read_table
+from phast.data.trajectories import (
+    Trajectories,
+    as_parts,
+    beside_positions,
+    from_arrays,
+    long_table,
+    refuse_turns,
+    stored_arrays,
+)
+from phast.errors import InputError
+
+LARGEST = 1e150  # its square is a number
+LARGEST_ANGLE = 1e9  # beyond, few digits tell the place on the circle, and unwrapping would pass the loss on
+_REPEATED = 1e-6  # medians: time stamps that differ by less are the same one, rounded
+_TURNS = 4  # full turns forth and back: few angles in radians do that, most swings in degrees do
+
+
+def read(
+    source: Any,
+    *,
+    time: str | None = None,
+    positions: str | Sequence[str] | None = None,
+    inputs: str | Sequence[str] = (),
+    trajectory: str | None = None,
+    dt: float | None = None,
+    missing: str = "refuse",
+) -> Recording:
+    """Measured positions, from wherever they are.
+
+    ``source`` is a path (.csv, .tsv, .txt, .parquet, .npz) or several, a DataFrame,
+    :class:`~phast.data.trajectories.Trajectories`, or one array or a list of arrays (T, n), of which the last columns
+    are the inputs. Columns are named:
+
+    - ``positions``: ``"x"``, ``"theta:angle"`` (radians, wrapped or not) or ``"theta:angle:deg"`` each, as a list or
+      separated by commas; by default all columns of numbers that are nothing else;
+    - ``inputs``: what is held from each sample to the next; by default the columns ``u(·)``;
+    - ``time``: by default ``t`` or ``time``. Numbers, or ISO dates, which become seconds. Without it, ``dt``;
+    - ``trajectory``: tells runs apart, by default ``trajectory``. Runs may differ in length and be interleaved.
+
+    ``missing`` says what becomes of rows with blanks: ``"refuse"`` them, or ``"split"``: leave them out, and split the
+    trajectory where the hole is longer than ``GAP`` steps.
+    """
+    if missing not in ("refuse", "split"):
+        raise InputError(f"missing must be 'refuse' or 'split', not '{missing}'")
+    if dt is not None and not (np.isfinite(dt) and 0.0 < dt <= LARGEST):
+        raise InputError(f"dt must be a positive number of seconds between samples, got {dt}")
+    asked = _Asked(time, None if positions is None else _listed(positions), _listed(inputs), trajectory)
+    if isinstance(source, list | tuple) and source and all(isinstance(part, str | os.PathLike) for part in source):
+        given = {"time": time, "positions": positions, "inputs": inputs, "trajectory": trajectory, "dt": dt}
+        return joined({Path(part).stem: read(part, **given, missing=missing) for part in source})
+    if isinstance(source, str | os.PathLike):
+        path = existing_file(Path(source))
+        with about(path):
+            return _recorded(*_opened(path, dt), asked, missing)
+    return _recorded(*_tabled(source, asked, dt), asked, missing)
+
+
+def joined(recordings: dict[str, Recording]) -> Recording:
+    """Recordings of the same things as one; each is known by its name."""
+    first = next(iter(recordings.values()))
+    for name, each in recordings.items():
+        if each.manifold != first.manifold or each.inputs != first.inputs:
+            raise InputError(f"'{name}' has other columns than '{next(iter(recordings))}': read them alike")
+    pieces = [
+        piece._replace(label=name if len(each.pieces) == 1 else f"{name} {piece.label}")
+        for name, each in recordings.items()
+        for piece in each.pieces
+    ]
+    notes = [f"{name}: {note}" for name, each in recordings.items() for note in each.notes]
+    dt = float(np.median([each.dt for each in recordings.values()]))
+    return Recording(tuple(pieces), first.manifold, dt, first.inputs, tuple(notes))
+
+
+class _Asked(NamedTuple):
+    time: str | None
+    positions: list[str] | None
+    inputs: list[str]
+    trajectory: str | None
+
+
+def _listed(names: str | Sequence[str]) -> list[str]:
+    parts = names.split(",") if isinstance(names, str) else map(str, names)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _opened(path: Path, dt: float | None) -> tuple[Table, float | None]:
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return _stored(stored_arrays(path), dt)
+    if suffix not in (*TEXT, ".parquet"):
+        raise InputError(f"the ending must be {', '.join(TEXT)}, .parquet or .npz, not '{path.suffix}'")
+    return read_table(path), dt
+
+
+def _stored(arrays: dict[str, np.ndarray], dt: float | None) -> tuple[Table, float | None]:
+    """Saved trajectories, or columns: one per array (T,), and name1, name2, … of an array (T, n)."""
+    if "q" in arrays and arrays["q"].ndim == 3:
+        return from_frame(long_table(from_arrays(arrays, dt))), None
+    columns = {}
+    for name, array in arrays.items():
+        if array.ndim == 2:
+            columns |= {f"{name}{i + 1}": column for i, column in enumerate(array.T)}
+        elif array.ndim == 1:
+            columns[name] = array
+    lengths = {name: len(column) for name, column in columns.items()}
+    if not lengths or len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+        raise InputError(f"no columns of one length, but {found or 'no arrays'}: store t (T,) and q (T, n)")
+    scalar = arrays.get("dt")
+    if dt is None and scalar is not None and scalar.ndim == 0 and scalar.dtype.kind in "fiu":
+        dt = float(scalar)
+    return from_frame(pd.DataFrame(columns)), dt
+
+
+def _tabled(source: Any, asked: _Asked, dt: float | None) -> tuple[Table, float | None]:
+    if isinstance(source, Trajectories):
+        return from_frame(long_table(source)), dt
+    if isinstance(source, pd.DataFrame):
+        return from_frame(source.reset_index() if any(source.index.names) else source), dt
+    parts = as_parts(source)
+    widths = {part.shape[1] for part in parts}
+    if len(widths) != 1:
+        raise InputError(f"the arrays have {', '.join(map(str, sorted(widths))) or 'no'} columns: give all the same")
+    names = _array_names(widths.pop(), asked)
+    frame = pd.DataFrame(np.concatenate(parts), columns=names)
+    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    frame.insert(0, "trajectory", owner, allow_duplicates=True)
+    first = np.searchsorted(owner, owner)  # of the same part
+    return from_frame(frame)._replace(where=lambda row: f"row {row - first[row]} of trajectory {owner[row]}"), dt
+
+
+def _array_names(width: int, asked: _Asked) -> list[str]:
+    count = width - len(asked.inputs)
+    positions = [f"q{i + 1}" for i in range(count)] if asked.positions is None else asked.positions
+    if len(positions) != count or count < 1:
+        raise InputError(
+            f"the array has {width} column(s), but {len(asked.positions or [])} position(s) and {len(asked.inputs)} "
+            "input(s) were named: name them all, positions first"
+        )
+    return [*map(base, positions), *asked.inputs]
+
+
+class _Coordinate(NamedTuple):
+    heading: str
+    name: str
+    circle: bool
+    degrees: bool
+
+
+class _Chosen(NamedTuple):
+    """Headings of the table, by what they hold."""
+
+    time: str | None
+    trajectory: str | None
+    coordinates: list[_Coordinate]
+    inputs: list[str]
+
+    @property
+    def measured(self) -> list[str]:
+        return [*(c.heading for c in self.coordinates), *self.inputs]
+
+    @property
+    def manifold(self) -> Manifold:
+        return Manifold(tuple(c.name for c in self.coordinates), tuple(c.circle for c in self.coordinates))
+
+
+def _chosen(table: Table, asked: _Asked, dt: float | None, notes: list[str]) -> _Chosen:
+    if asked.time is not None and dt is not None:
+        raise InputError(f"time='{asked.time}' and dt={dt:g} were both given: give one of them")
+    extra = beside_positions(table.headings)
+    inputs = [table.find(name) for name in asked.inputs] or extra["u"]
+    positions = None if asked.positions is None else [_coordinate(table, spec) for spec in asked.positions]
+    taken = {*inputs, *(c.heading for c in positions or ())}
+    trajectory = _found(table, asked.trajectory, ("trajectory",), taken)
+    time = _found(table, asked.time, ("t", "time"), taken)
+    if time is None and dt is None:
+        raise InputError(
+            f"no column 't' or 'time' among {', '.join(table.headings)}: name it with time=… (--time), or "
+            "give the step by dt=… (--dt)"
+        )
+    if positions is None:
+        others = {*inputs, *extra["p"], *extra["v"], trajectory, time}
+        left = [heading for heading in table.headings if heading not in others]
+        positions = [_coordinate(table, heading) for heading in left if _holds_numbers(table, heading, notes)]
+    if time is not None and dt is not None:
+        notes.append(f"column '{time}' left out: the step was given, {dt:g}")
+    chosen = _Chosen(time if dt is None else None, trajectory, positions, inputs)
+    _refuse_overlap([*chosen.measured, *filter(None, (time, trajectory))])
+    return chosen
+
+
+def _found(table: Table, name: str | None, habits: Sequence[str], taken: set[str]) -> str | None:
+    if name is not None:
+        return table.find(name)
+    free = {heading.lower(): heading for heading in reversed(table.headings) if heading not in taken}
+    return next((free[habit] for habit in habits if habit in free), None)
+
+
+def _coordinate(table: Table, spec: str) -> _Coordinate:
+    """A column by its name and kind; what is not said here may be said by its heading."""
+    heading = table.find(base(spec))
+    marks, stated = ([part.strip() for part in text.split(":")[1:]] for text in (spec, heading))
+    marks = stated if stated[: len(marks)] == marks else marks
+    if marks not in ([], ["line"], ["angle"], ["angle", "rad"], ["angle", "deg"]):
+        name = base(spec)
+        raise InputError(f"position '{spec}': write '{name}', '{name}:line', '{name}:angle' or '{name}:angle:deg'")
+    return _Coordinate(heading, base(spec), "angle" in marks, "deg" in marks)
+
+
+def _holds_numbers(table: Table, heading: str, notes: list[str]) -> bool:
+    """Whether a column that nobody asked for is one of numbers; if some of its cells are, all must be."""
+    values, wrong = as_numbers(table.frame[heading])
+    if np.isnan(values).all():
+        notes.append(f"column '{heading}' {'holds text' if wrong.any() else 'is empty'}: left out")
+    return not np.isnan(values).all()
+
+
+def _refuse_overlap(headings: Sequence[str]) -> None:
+    twice = sorted({heading for heading in headings if headings.count(heading) > 1})
+    if twice:
+        raise InputError(f"column '{twice[0]}' was named twice: it can be one of position, input, time or trajectory")
+
+
+class _Rows(NamedTuple):
+    """Samples as they stand in the table: trajectory, time, positions and inputs, and the row they came from."""
+
+    code: Int[np.ndarray, " rows"]
+    t: Float[np.ndarray, " rows"]
+    x: Float[np.ndarray, "rows k"]
+    row: Int[np.ndarray, " rows"]
+
+
+def _recorded(table: Table, dt: float | None, asked: _Asked, missing: str) -> Recording:
+    notes = list(table.notes)
+    if not len(table.frame):
+        raise InputError("the table has no rows")
+    chosen = _chosen(table, asked, dt, notes)
+    if not chosen.coordinates:
+        raise InputError(f"no column of positions among {', '.join(table.headings)}: name some with positions=…")
+    manifold = chosen.manifold
+    code, labels = _trajectories(table, chosen.trajectory)
+    limits = [*(LARGEST_ANGLE if circle else LARGEST for circle in manifold.circles), *(LARGEST for _ in chosen.inputs)]
+    x = np.stack([_tame(table, *column) for column in zip(chosen.measured, limits, strict=True)], axis=1)
+    t = _counted(code, dt) if chosen.time is None else _seconds(table, chosen.time, notes)
+    rows = _Rows(code, t, x, np.arange(len(code)))
+    rows = _without_blanks(table, chosen, rows, missing, notes)
+    rows = _without_copies(rows, notes) if chosen.time is not None else rows
+    pieces = _split(table, chosen, rows, labels, notes)
+    return _finished(pieces, manifold, chosen, notes)
+
+
+def _trajectories(table: Table, heading: str | None) -> tuple[np.ndarray, list[str]]:
+    """A number per row, -1 where the trajectory is blank, and what each number is called."""
+    if heading is None:
+        return np.zeros(len(table.frame), dtype=int), ["0"]
+    column = table.frame[heading]
+    if not pd.api.types.is_numeric_dtype(column):
+        column = column.astype("string").str.strip().replace("", pd.NA)
+    code, names = pd.factorize(column)
+    whole = [isinstance(name, float | np.floating) and float(name).is_integer() for name in names]
+    return np.asarray(code), [str(int(n)) if w else str(n) for n, w in zip(names, whole, strict=True)]
+
+
+def _tame(table: Table, heading: str, largest: float = LARGEST) -> Float[np.ndarray, " rows"]:
+    """A column of numbers that can be computed with."""
+    values = table.numbers(heading)
+    large = np.abs(values) > largest
+    if large.any():
+        first = int(np.argmax(large))
+        raise InputError(
+            f"column '{base(heading)}' is {values[first]:g} in {table.where(first)} ({large.sum()} such value(s) in "
+            "all), too large to compute with: blank it, or change its unit"
+        )
+    return values
+
+
+def _counted(code: np.ndarray, dt: float) -> Float[np.ndarray, " rows"]:
+    """Times from the step: each trajectory begins at zero, and blank rows take their time."""
+    return dt * pd.Series(code).groupby(code).cumcount().to_numpy(dtype=np.float64)
+
+
+def _seconds(table: Table, heading: str, notes: list[str]) -> Float[np.ndarray, " rows"]:
+    """The times: numbers as they are, ISO dates as seconds since the first."""
+    column = table.frame[heading]
+    if pd.api.types.is_timedelta64_dtype(column):
+        return column.dt.total_seconds().to_numpy(dtype=np.float64)
+    mostly_numbers = 2 * as_numbers(column)[1].sum() <= column.notna().sum()
+    if mostly_numbers or (dates := _dates(column)).isna().all():
+        return _tame(table, heading)
+    wrong = (dates.isna() & column.notna()).to_numpy(dtype=bool)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise InputError(
+            f"column '{heading}' holds dates, but {str(column.iloc[first])[:40]!r} in {table.where(first)} is none: "
+            "write them as 2024-05-01T12:30:00.25"
+        )
+    begin = dates[dates.first_valid_index()]
+    notes.append(f"times are seconds since {begin.isoformat()}")
+    return (dates - begin).dt.total_seconds().to_numpy(dtype=np.float64)
+
+
+def _dates(column: pd.Series) -> pd.Series:
+    if not pd.api.types.is_datetime64_any_dtype(column):
+        column = column.astype("string").str.strip().replace("", pd.NA)
+    try:
+        return pd.to_datetime(column, format="ISO8601", utc=True, errors="coerce")
+    except (ValueError, OverflowError):  # some dates that no clock shows are not coerced
+        return pd.Series(pd.NaT, index=column.index)
+
+
+def _without_blanks(table: Table, chosen: _Chosen, rows: _Rows, missing: str, notes: list[str]) -> _Rows:
+    headings = [*chosen.measured, chosen.time or "", chosen.trajectory or ""]
+    blank = np.column_stack([np.isnan(rows.x), np.isnan(rows.t), rows.code < 0])
+    if chosen.time is None and blank[:, -1].any():
+        where = table.where(int(np.argmax(blank[:, -1])))
+        raise InputError(f"column '{chosen.trajectory}' is blank in {where}, and no time tells when that was: fill it")
+    if missing == "refuse" and blank.any():
+        row, column = map(int, np.argwhere(blank)[0])
+        count = int(blank[:, column].sum())
+        raise InputError(
+            f"column '{base(headings[column])}' is blank in {table.where(row)} ({count} blank(s) in it, "
+            f"{int(blank.any(axis=1).sum())} row(s) in all): fill them, or leave them out with missing='split' "
+            "(--missing split)"
+        )
+    dropped = int(blank.any(axis=1).sum())
+    if dropped:
+        notes.append(f"{dropped} row(s) with blanks dropped")
+    return _rows(rows, ~blank.any(axis=1))
+
+
+def _without_copies(rows: _Rows, notes: list[str]) -> _Rows:
+    copies = pd.DataFrame(np.column_stack([rows.code, rows.t, rows.x])).duplicated().to_numpy(dtype=bool)
+    if copies.any():
+        notes.append(f"{copies.sum()} row(s) that repeat another in full dropped")
+    return _rows(rows, ~copies)
+
+
+def _split(table: Table, chosen: _Chosen, rows: _Rows, labels: list[str], notes: list[str]) -> list[Piece]:
+    """Each trajectory, where its times go forward, cut at its gaps."""
+    rows = _rows(rows, np.argsort(rows.code, kind="stable"))
+    pieces, gaps, n = [], 0, len(chosen.coordinates)
+    for run in np.split(np.arange(len(rows.code)), np.flatnonzero(np.diff(rows.code)) + 1):
+        if not len(run):
+            continue  # no row was left
+        own = _rows(rows, run)
+        steps = np.diff(own.t)
+        _refuse_backward(table, own, steps)
+        cuts = np.flatnonzero(steps > GAP * np.median(steps)) + 1 if len(steps) else []
+        label = labels[own.code[0]]
+        for part, indices in enumerate(np.split(np.arange(len(run)), cuts), 1):
+            one = _rows(own, indices)
+            name = f"{label} part {part}" if len(cuts) else label
+            pieces.append(Piece(name, one.t, one.x[:, :n], one.x[:, n:] if chosen.inputs else None))
+        gaps += len(cuts)
+    if gaps:
+        notes.append(f"{gaps} gap(s) longer than {GAP:g} × the median step: split into {len(pieces)} pieces")
+    return pieces
+
+
+def _refuse_backward(table: Table, rows: _Rows, steps: np.ndarray) -> None:
+    if (steps < 0.0).any():
+        first = int(np.argmax(steps < 0.0))
+        raise InputError(
+            f"time goes back from {rows.t[first]:g} to {rows.t[first + 1]:g} in {table.where(rows.row[first + 1])}: "
+            "sort the rows, or name the column that tells trajectories apart with trajectory=…"
+        )
+    repeated = steps <= _REPEATED * np.median(steps) if len(steps) else steps > 0.0
+    if repeated.any():
+        first = int(np.argmax(repeated))
+        raise InputError(
+            f"time {rows.t[first]:g} is repeated in {table.where(rows.row[first + 1])} ({repeated.sum()} such row(s)): "
+            "keep one row per time, or name the column that tells trajectories apart with trajectory=…"
+        )
+
+
+def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: list[str]) -> Recording:
+    kept, left_out = _long_enough(pieces)
+    if not kept:
+        longest = max((len(piece.t) for piece in pieces), default=0)
+        raise InputError(
+            f"too short: {SHORTEST} samples without a gap are needed, and the longest stretch has {longest}"
+        )
+    kept = [_in_radians(piece, chosen.coordinates) for piece in kept]
+    for piece in kept:
+        refuse_turns(piece.q[None], manifold, labels=[piece.label])
+    _warn_of_degrees(kept, chosen.coordinates)
+    dt = _nominal(kept)
+    recording = Recording(tuple(_unwrapped(kept, manifold, notes)), manifold, dt, tuple(chosen.inputs))
+    if not recording.even:
+        steps = np.concatenate([np.diff(piece.t) for piece in kept])
+        notes.append(f"steps between {steps.min():.4g} and {steps.max():.4g}: taken as they are")
+    return dataclasses.replace(recording, notes=(*notes, *left_out))
+
+
+def _in_radians(piece: Piece, coordinates: Sequence[_Coordinate]) -> Piece:
+    degrees = np.array([c.degrees for c in coordinates])
+    return piece._replace(q=np.where(degrees, np.deg2rad(piece.q), piece.q))
+
+
+def _warn_of_degrees(pieces: Sequence[Piece], coordinates: Sequence[_Coordinate]) -> None:
+    for i, coordinate in enumerate(coordinates):
+        if coordinate.circle and not coordinate.degrees and any(_like_degrees(piece.q[:, i]) for piece in pieces):
+            name = coordinate.name
+            warnings.warn(f"'{name}' looks like degrees: declare it as '{name}:angle:deg'", stacklevel=2)
+
+
+def _like_degrees(q: Float[np.ndarray, " T"]) -> bool:
+    """Whether an angle is hardly one in radians.
+
+    Radians that wrap jump by 2π at most and those that do not move by less per sample, or nobody could tell how many
+    turns were made. Slow degrees are told by their swing: several full turns forth and back, between ±360.
+    """
+    far = _TURNS * TWO_PI
+    rise, fall = np.max(q - np.minimum.accumulate(q)), np.max(np.maximum.accumulate(q) - q)
+    swings = rise > far and fall > far and np.abs(q).max() <= 360.0
+    return bool(swings or (np.abs(np.diff(q)) > 1.1 * TWO_PI).any())
+
+
+def _nominal(pieces: Sequence[Piece]) -> float:
+    """The median step, without the digits that large times lose: those of the first step, where it is the same."""
+    median = float(np.median(np.concatenate([np.diff(piece.t) for piece in pieces])))
+    first = float(pieces[0].t[1] - pieces[0].t[0])
+    return first if abs(first - median) <= 1e-9 * median else float(f"{median:.9g}")
+
+
+def _unwrapped(pieces: Sequence[Piece], manifold: Manifold, notes: list[str]) -> list[Piece]:
+    circles = np.asarray(manifold.circles)
+    turns = sum((np.abs(np.diff(piece.q, axis=0)) > np.pi).sum(axis=0) for piece in pieces)
+    notes += [f"{manifold.names[i]}: {turns[i]} turn(s) unwrapped" for i in np.flatnonzero(circles & (turns > 0))]
+    return [piece._replace(q=np.where(circles, np.unwrap(piece.q, axis=0), piece.q)) for piece in pieces]

@@ -1,0 +1,141 @@
+"""Recordings: uninterrupted pieces of measured motion, and the windows that a fit cuts from them."""
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from phast.data.manifold import Manifold
+from phast.data.trajectories import (
+    Trajectories,
+)
+from phast.errors import InputError
+
+SHORTEST = 8  # samples; fewer tell neither a motion nor its noise
+GAP = 5.0  # medians of a trajectory's steps
+EVEN = 1e-3  # of dt: what clocks do, and less than a model of the motion would notice
+_COVERED = 0.8  # of the samples, by windows of the length that is chosen where none is given
+
+
+class Piece(NamedTuple):
+    """One uninterrupted stretch of a trajectory.
+
+    Times strictly increase and angles are unwrapped. Row s of ``u`` acts from sample s to s + 1.
+    """
+
+    label: str
+    t: Float[np.ndarray, " T"]
+    q: Float[np.ndarray, "T n"]
+    u: Float[np.ndarray, "T m"] | None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recording:
+    """What was measured, piece by piece; ``dt`` is the median step, ``notes`` what was handled on the way in."""
+
+    pieces: tuple[Piece, ...]
+    manifold: Manifold
+    dt: float
+    inputs: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @functools.cached_property
+    def even(self) -> bool:
+        """Whether all steps are ``dt``, up to a thousandth."""
+        return all((np.abs(np.diff(piece.t) / self.dt - 1.0) <= EVEN).all() for piece in self.pieces)
+
+    def trajectories(self, length: int | None = None, stride: int | None = None) -> Trajectories:
+        """Windows of ``length`` samples from all pieces, begun every ``stride`` samples (by default, end to end).
+
+        The default length is that of the pieces where they are equal, else the longest whose windows cover four
+        fifths of all samples. A piece that is shorter gives no window.
+        """
+        lengths = [len(piece.t) for piece in self.pieces]
+        length = _common_length(lengths) if length is None else length
+        if not 1 <= length <= max(lengths):
+            raise InputError(f"a window of {length} samples fits no piece: use 1 to {max(lengths)}")
+        fitting = [self._alone(piece) for piece in self.pieces if len(piece.t) >= length]
+        return _joined([piece.windows(length, length if stride is None else stride) for piece in fitting])
+
+    def singly(self) -> list[Trajectories]:
+        """Each piece as a trajectory of its own."""
+        return [self._alone(piece) for piece in self.pieces]
+
+    def between(self, start: float = -np.inf, stop: float = np.inf) -> "Recording":
+        """The samples with ``start`` <= t < ``stop``; what is left of a piece must be long enough to be one."""
+        cut = [_rows(piece, (start <= piece.t) & (piece.t < stop)) for piece in self.pieces]
+        pieces, notes = _long_enough([piece for piece in cut if len(piece.t)])
+        if not pieces:
+            first, last = min(piece.t[0] for piece in self.pieces), max(piece.t[-1] for piece in self.pieces)
+            raise InputError(
+                f"no piece has {SHORTEST} samples between {start:g} and {stop:g}: times run from {first:g} to {last:g}"
+            )
+        return dataclasses.replace(self, pieces=tuple(pieces), notes=(*self.notes, *notes))
+
+    def starts(self, context: int) -> Trajectories:
+        """The first ``context`` samples of each piece."""
+        self._require(context)
+        return _joined([self._alone(piece).steps(0, context) for piece in self.pieces])
+
+    def ends(self, context: int) -> Trajectories:
+        """The last ``context`` samples of each piece."""
+        self._require(context)
+        return _joined([self._alone(piece).steps(len(piece.t) - context) for piece in self.pieces])
+
+    def _require(self, context: int) -> None:
+        if context < 1:
+            raise InputError(f"a context needs at least 1 sample, got {context}")
+        short = [f"{piece.label} ({len(piece.t)})" for piece in self.pieces if len(piece.t) < context]
+        if short:
+            raise InputError(f"too short for a context of {context} samples: trajectory {_few(short)}")
+
+    def _alone(self, piece: Piece) -> Trajectories:
+        steps = None if self.even else np.append(np.diff(piece.t) / self.dt, 1.0)[None, :, None]
+        u = None if piece.u is None else piece.u[None]
+        return Trajectories(piece.q[None], self.dt, self.manifold, u=u, stretch=steps)
+
+
+def _joined(parts: Sequence[Trajectories]) -> Trajectories:
+    arrays = [part.arrays() for part in parts]
+    return dataclasses.replace(parts[0], **{name: np.concatenate([x[name] for x in arrays]) for name in arrays[0]})
+
+
+def _common_length(lengths: Sequence[int]) -> int:
+    counts = np.asarray(lengths)
+    # Coverage only peaks where a window fits some piece a whole number of times.
+    candidates = {int(c) // k for c in np.unique(counts) for k in range(1, 65) if c // k >= 1}
+    covered = (c for c in sorted(candidates, reverse=True) if (counts // c * c).sum() >= _COVERED * counts.sum())
+    return next(covered, int(counts.min()))
+
+
+def _few(items: Sequence[str]) -> str:
+    return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
+
+
+# --- 0: a table ------------------------------------------------------------------------------------------------------
+
+
+# --- 1: columns ------------------------------------------------------------------------------------------------------
+
+
+# --- 2: values -------------------------------------------------------------------------------------------------------
+
+
+def _rows(part: Any, keep: np.ndarray) -> Any:
+    """Some rows of whatever has its arrays in a named tuple."""
+    return part._replace(**{k: v[keep] for k, v in part._asdict().items() if isinstance(v, np.ndarray)})
+
+
+# --- 3 and 4: times and gaps -----------------------------------------------------------------------------------------
+
+
+# --- 5: pieces -------------------------------------------------------------------------------------------------------
+
+
+def _long_enough(pieces: Sequence[Piece]) -> tuple[list[Piece], list[str]]:
+    short = [f"{piece.label} ({len(piece.t)})" for piece in pieces if len(piece.t) < SHORTEST]
+    notes = [f"fewer than {SHORTEST} samples, left out: trajectory {_few(short)}"] if short else []
+    return [piece for piece in pieces if len(piece.t) >= SHORTEST], notes

@@ -1,0 +1,1 @@
+"""Sequence models and other tools that the study compares with."""
