@@ -461,7 +461,7 @@ SCRIPT = textwrap.dedent(
     import sys
     sys.path.insert(0, sys.argv[1])
     import jax, numpy as np
-    from test_training import bits, train, SETTINGS
+    from test_gradient import bits, train, SETTINGS
     import dataclasses
     settings = dataclasses.replace(SETTINGS, epochs=40)
     model, history = train(settings=settings, checkpoint=sys.argv[2],

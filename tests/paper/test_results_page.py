@@ -13,7 +13,7 @@ from doubles import Still
 from pages import loads_nothing, own_markup, read_page, runs_nothing_foreign
 
 from phast.cli import main as cli
-from phast.data.trajectories import Split, Trajectories
+from phast.data.trajectories import Trajectories
 from phast.dynamics.systems import SYSTEMS, system
 from phast.errors import InputError
 from phast.fitting.checkpoint import save
@@ -22,6 +22,7 @@ from phast.paper.curves import CONTEXT, HORIZON, model_curves, scene, true_curve
 from phast.paper.experiments import Experiment, Outcome, write_record
 from phast.paper.metrics import error_name
 from phast.paper.models import MODELS
+from phast.paper.protocol import Split
 from phast.paper.results_page import Run, collect, section_names, write_report
 from phast.report.page import rounded
 

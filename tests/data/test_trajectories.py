@@ -8,13 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-import phast.data.trajectories
+import phast.dynamics.simulation
+import phast.paper.protocol
 from phast.data.files import cache_directory
 from phast.data.manifold import Manifold
-from phast.data.trajectories import Split, Trajectories, as_trajectories, load_trajectories, save_trajectories, simulate
+from phast.data.trajectories import Trajectories, as_trajectories, load_trajectories, save_trajectories
+from phast.dynamics.simulation import simulate
 from phast.dynamics.systems import SYSTEMS, black_box
 from phast.errors import InputError
-from phast.paper.protocol import benchmark_split
+from phast.paper.protocol import Split, benchmark_split
 
 CART = Manifold.parse("x", "theta:angle")
 SPRING = SYSTEMS["spring-mass"]
@@ -291,7 +293,7 @@ def test_a_split_is_one_stream_cut_in_three(cache):
 def test_a_split_is_simulated_once(cache, monkeypatch):
     first = small_split()
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(phast.data.trajectories, "_follow", refuse)
+    monkeypatch.setattr(phast.paper.protocol, "_follow", refuse)
     for a, b in zip(first, small_split(), strict=True):
         assert_same(a, b)
     np.testing.assert_array_equal(first.train.q, small_split(sizes=(4, 3, 1)).train.q)
@@ -299,7 +301,7 @@ def test_a_split_is_simulated_once(cache, monkeypatch):
 
 def test_whatever_determines_the_data_is_in_the_key(cache, monkeypatch):
     small_split()
-    monkeypatch.setattr(phast.data.trajectories, "_follow", refuse)
+    monkeypatch.setattr(phast.paper.protocol, "_follow", refuse)
     stiffer = black_box(lambda q, p: (p, -2.0 * q), SPRING.manifold, SPRING.initial, SPRING.dt)
     softer = black_box(lambda q, p: (p, -1.0 * q), SPRING.manifold, SPRING.initial, SPRING.dt)
     for change in ({"seed": 1}, {"length": 21}, {"dt": 0.1}, {"sizes": (4, 2, 3)}):
@@ -309,7 +311,7 @@ def test_whatever_determines_the_data_is_in_the_key(cache, monkeypatch):
         len({phast.data.trajectories._fingerprint(s, *from_one(None, 2), 20, 0.1) for s in (SPRING, stiffer, softer)})
         == 3
     )
-    monkeypatch.setattr(phast.data.trajectories, "_CACHE_FORMAT", "another")
+    monkeypatch.setattr(phast.paper.protocol, "_CACHE_FORMAT", "another")
     with pytest.raises(AssertionError):
         small_split()
 

@@ -10,7 +10,7 @@ from phast.errors import InputError
 from phast.paper import recordings
 from phast.paper.recordings import STUDIES, Recordings, carry_out
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT.parent / "shared" / "data"
 RECORDS = Recordings("measured", "measured").records(ROOT / "results")
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no recordings in {DATA}")

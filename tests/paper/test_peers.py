@@ -13,8 +13,9 @@ import pytest
 from phast.cli.main import main
 from phast.components.damping import ConstantDamping, WindyDamping
 from phast.data.manifold import Manifold
-from phast.data.trajectories import Split, Trajectories, simulate
+from phast.data.trajectories import Trajectories
 from phast.dynamics.integrators import ExactDamping, Timestep, Transition, leapfrog
+from phast.dynamics.simulation import simulate
 from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.derivatives import Samples, Smoother
@@ -38,6 +39,7 @@ from phast.paper.flow import (
 )
 from phast.paper.metrics import damping_diagonal
 from phast.paper.peers import Dhnn, LeastSquares, NeuralOde, Sindy, compare, measure
+from phast.paper.protocol import Split
 from phast.paper.tables import Tools
 
 WINDY = system("pendulum-windy")

@@ -10,7 +10,7 @@ import pytest
 import phast
 from phast.dynamics.systems import SYSTEMS
 
-PAPER = Path(__file__).parents[2] / "shared" / "paper.tex"
+PAPER = Path(__file__).parents[3] / "shared" / "paper.tex"
 NUMBERS = tomllib.loads((Path(phast.__file__).parent / "paper" / "published.toml").read_text(encoding="utf-8"))
 
 REGIMES = {"KNOWN": "phast-known", "PARTIAL": "phast-partial", "UNKNOWN": "phast-unknown"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from phast.data.trajectories import Split, simulate
+from phast.dynamics.simulation import simulate
 from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.forecaster import Phast
@@ -20,6 +20,7 @@ from phast.fitting.gradient import NextStepLoss, Settings
 from phast.paper import executors, experiments
 from phast.paper.executors import Job, cost, count_done, here, missing, processes, records_of
 from phast.paper.experiments import Experiment, GradientPreset, read_record
+from phast.paper.protocol import Split
 
 KNOWN = Experiment("pendulum-windy", "phast-known", "tiny")
 WINDY = system("pendulum-windy")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import simpson, solve_ivp
 
-import phast.data.trajectories
+import phast.dynamics.simulation
 from phast.components.damping import ConstantDamping
 from phast.data.manifold import Manifold
 from phast.dynamics.hamiltonian import PortHamiltonian
@@ -115,7 +115,7 @@ def test_constant_mass_is_the_diagonal_averaged_over_configurations(name):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_tighter_tolerance_changes_nothing(name, monkeypatch):
-    monkeypatch.setattr(phast.data.trajectories, "TOLERANCE", 0.5 * phast.data.trajectories.TOLERANCE)
+    monkeypatch.setattr(phast.dynamics.simulation, "TOLERANCE", 0.5 * phast.dynamics.simulation.TOLERANCE)
     tighter = simulate(SYSTEMS[name], 4, length=101)
     np.testing.assert_allclose(tighter.q, sample(name).q, atol=1e-8)
     np.testing.assert_allclose(tighter.p, sample(name).p, atol=1e-8)

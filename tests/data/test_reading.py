@@ -17,7 +17,7 @@ from phast.data.recording import GAP, SHORTEST, Recording
 from phast.data.trajectories import Trajectories, refuse_turns, save_trajectories
 from phast.errors import InputError
 
-MEASURED = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data"
 TIMES = 0.1 * np.arange(12)
 WAVE = np.round(np.sin(TIMES), 6)
 

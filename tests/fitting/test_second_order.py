@@ -18,9 +18,10 @@ from phast.components.parameter import Bounded, Positive, Real, parameter_count
 from phast.components.potential import Cosine, Quadratic, Scaled
 from phast.components.spline import Grid
 from phast.data.manifold import Manifold
-from phast.data.trajectories import Trajectories, save_trajectories, simulate
+from phast.data.trajectories import Trajectories, save_trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import ExactDamping, RungeKutta, Timestep, Transition, leapfrog
+from phast.dynamics.simulation import simulate
 from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.derivatives import Samples, Smoother, choose_smoother, differentiate, noise_scale
@@ -324,7 +325,7 @@ def test_identify_reports_on_a_file(swings, tmp_path, monkeypatch, capsys):
     save_trajectories(swings, tmp_path / "data.csv")
     words = f"identify {tmp_path}/data.csv --positions theta:angle --json {tmp_path}/found.json"
     monkeypatch.setattr("sys.argv", ["phast", *words.split()])
-    monkeypatch.setattr("phast.fitting.second_order._ALONG", {1: (8, 8)})
+    monkeypatch.setattr("phast.fitting.free_fields._ALONG", {1: (8, 8)})
     monkeypatch.setattr("phast.api.enable_float64", lambda: None)  # the fixture has, and takes it back
     with pytest.raises(SystemExit) as ended:
         main()

@@ -13,9 +13,10 @@ from phast.components.mass import CartPoleMass, ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, QuadraticForm, Scaled
 from phast.data.manifold import Manifold
-from phast.data.trajectories import Trajectories, refuse_turns, simulate
+from phast.data.trajectories import Trajectories, refuse_turns
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import RungeKutta, Timestep
+from phast.dynamics.simulation import simulate
 from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.forecaster import Core

@@ -17,11 +17,12 @@ from phast.components.damping import ConstantDamping
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine
 from phast.data.manifold import Manifold
-from phast.data.trajectories import Split, load_trajectories
+from phast.data.trajectories import load_trajectories
 from phast.estimation.moving_horizon import ModelAware
 from phast.fitting.checkpoint import load, save
 from phast.fitting.networks import known
 from phast.paper.models import full_state
+from phast.paper.protocol import Split
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 
@@ -142,7 +143,7 @@ def test_from_simulation_to_forecast(run, simulated, tmp_path):
 
 
 def test_the_same_by_the_sharp_preset(run, simulated, tmp_path, monkeypatch):
-    monkeypatch.setattr("phast.fitting.second_order._ALONG", {1: (8, 8)})
+    monkeypatch.setattr("phast.fitting.free_fields._ALONG", {1: (8, 8)})
     model, future = tmp_path / "model.phast", tmp_path / "future.csv"
     words = ("fit", simulated, "-o", model, "--positions", "theta:angle", "--regime", "partial")
     code, out, err = run(*words, "--potential", "cosine:9.81", "--passive")

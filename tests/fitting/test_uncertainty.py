@@ -17,9 +17,10 @@ from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, Quadratic
 from phast.data.manifold import Manifold
-from phast.data.trajectories import Trajectories, simulate
+from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import RungeKutta, Timestep
+from phast.dynamics.simulation import simulate
 from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.forecaster import Core

@@ -94,7 +94,7 @@ def test_figures_read_well(value, text):
     assert figure(value) == text
 
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN = [(document, name) for document in DOCUMENTS for name in TABLES if between_marks(document.read_text(), name)]
 

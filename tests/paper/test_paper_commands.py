@@ -25,7 +25,7 @@ from phast.paper.protocol import Split
 from phast.paper.studies import LEVELS, noise_study, noise_study_paths
 from phast.paper.tables import Sheet, between_marks
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 FORMS = {"txt", "md", "tex", "json"}
 METRICS = {"rollout_theta_wrap_mse_h100": 0.05, "damping_r2": 0.5, "damping_mae": 0.1}
 

@@ -13,9 +13,10 @@ from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import ConstantMass
 from phast.components.potential import Cosine
 from phast.data.manifold import Manifold
-from phast.data.trajectories import Trajectories, simulate
+from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import ExactDamping, Timestep, Transition, leapfrog
+from phast.dynamics.simulation import simulate
 from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.forecaster import AbstractForecaster, Core, Phast
