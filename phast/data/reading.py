@@ -36,6 +36,7 @@ from phast.data.trajectories import (
     refuse_turns,
     stored_arrays,
 )
+from phast.data.units import Units
 from phast.errors import InputError
 
 LARGEST = 1e150  # its square is a number
@@ -88,7 +89,7 @@ def joined(recordings: dict[str, Recording]) -> Recording:
     """Recordings of the same things as one; each is known by its name."""
     first = next(iter(recordings.values()))
     for name, each in recordings.items():
-        if each.manifold != first.manifold or each.inputs != first.inputs:
+        if each.units != first.units or each.inputs != first.inputs:
             raise InputError(f"'{name}' has other columns than '{next(iter(recordings))}': read them alike")
     pieces = [
         piece._replace(label=name if len(each.pieces) == 1 else f"{name} {piece.label}")
@@ -97,7 +98,7 @@ def joined(recordings: dict[str, Recording]) -> Recording:
     ]
     notes = [f"{name}: {note}" for name, each in recordings.items() for note in each.notes]
     dt = float(np.median([each.dt for each in recordings.values()]))
-    return Recording(tuple(pieces), first.manifold, dt, first.inputs, tuple(notes))
+    return Recording(tuple(pieces), first.manifold, dt, first.inputs, tuple(notes), first.units)
 
 
 class _Asked(NamedTuple):
@@ -173,7 +174,7 @@ class _Coordinate(NamedTuple):
     heading: str
     name: str
     circle: bool
-    degrees: bool
+    unit: str
 
 
 class _Chosen(NamedTuple):
@@ -191,6 +192,10 @@ class _Chosen(NamedTuple):
     @property
     def manifold(self) -> Manifold:
         return Manifold(tuple(c.name for c in self.coordinates), tuple(c.circle for c in self.coordinates))
+
+    @property
+    def units(self) -> Units:
+        return Units(self.manifold, tuple(c.unit for c in self.coordinates))
 
 
 def _chosen(table: Table, asked: _Asked, dt: float | None, notes: list[str]) -> _Chosen:
@@ -230,10 +235,12 @@ def _coordinate(table: Table, spec: str) -> _Coordinate:
     heading = table.find(base(spec))
     marks, stated = ([part.strip() for part in text.split(":")[1:]] for text in (spec, heading))
     marks = stated if stated[: len(marks)] == marks else marks
-    if marks not in ([], ["line"], ["angle"], ["angle", "rad"], ["angle", "deg"]):
-        name = base(spec)
-        raise InputError(f"position '{spec}': write '{name}', '{name}:line', '{name}:angle' or '{name}:angle:deg'")
-    return _Coordinate(heading, base(spec), "angle" in marks, "deg" in marks)
+    name, kind, unit = base(spec), *(*marks, "", "")[:2]
+    if len(marks) > 2 or kind not in ("", "line", "angle") or (kind == "angle" and unit not in ("", "rad", "deg")):
+        raise InputError(
+            f"position '{spec}': write '{name}', '{name}:line:UNIT', '{name}:angle' (in radians) or '{name}:angle:deg'"
+        )
+    return _Coordinate(heading, name, kind == "angle", unit or ("rad" if kind == "angle" else ""))
 
 
 def _holds_numbers(table: Table, heading: str, notes: list[str]) -> bool:
@@ -409,26 +416,22 @@ def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: l
         raise InputError(
             f"too short: {SHORTEST} samples without a gap are needed, and the longest stretch has {longest}"
         )
-    kept = [_in_radians(piece, chosen.coordinates) for piece in kept]
+    kept = [piece._replace(q=chosen.units.from_file(piece.q)) for piece in kept]
     for piece in kept:
         refuse_turns(piece.q[None], manifold, labels=[piece.label])
     _warn_of_degrees(kept, chosen.coordinates)
     dt = _nominal(kept)
-    recording = Recording(tuple(_unwrapped(kept, manifold, notes)), manifold, dt, tuple(chosen.inputs))
+    pieces = tuple(_unwrapped(kept, manifold, notes))
+    recording = Recording(pieces, manifold, dt, tuple(chosen.inputs), units=chosen.units)
     if not recording.even:
         steps = np.concatenate([np.diff(piece.t) for piece in kept])
         notes.append(f"steps between {steps.min():.4g} and {steps.max():.4g}: taken as they are")
     return dataclasses.replace(recording, notes=(*notes, *left_out))
 
 
-def _in_radians(piece: Piece, coordinates: Sequence[_Coordinate]) -> Piece:
-    degrees = np.array([c.degrees for c in coordinates])
-    return piece._replace(q=np.where(degrees, np.deg2rad(piece.q), piece.q))
-
-
 def _warn_of_degrees(pieces: Sequence[Piece], coordinates: Sequence[_Coordinate]) -> None:
     for i, coordinate in enumerate(coordinates):
-        if coordinate.circle and not coordinate.degrees and any(_like_degrees(piece.q[:, i]) for piece in pieces):
+        if coordinate.unit == "rad" and any(_like_degrees(piece.q[:, i]) for piece in pieces):
             name = coordinate.name
             warnings.warn(f"'{name}' looks like degrees: declare it as '{name}:angle:deg'", stacklevel=2)
 

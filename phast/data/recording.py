@@ -12,6 +12,7 @@ from phast.data.manifold import Manifold
 from phast.data.trajectories import (
     Trajectories,
 )
+from phast.data.units import Units
 from phast.errors import InputError
 
 SHORTEST = 8  # samples; fewer tell neither a motion nor its noise
@@ -34,13 +35,21 @@ class Piece(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recording:
-    """What was measured, piece by piece; ``dt`` is the median step, ``notes`` what was handled on the way in."""
+    """What was measured, piece by piece; ``dt`` is the median step, ``notes`` are the corrections made when reading.
+
+    Angles are in radians here; ``units`` are those of the file that they came from.
+    """
 
     pieces: tuple[Piece, ...]
     manifold: Manifold
     dt: float
     inputs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    units: Units = dataclasses.field(default=None)  # those of the computation where nothing is said
+
+    def __post_init__(self):
+        if self.units is None:
+            object.__setattr__(self, "units", Units.computed(self.manifold))
 
     @functools.cached_property
     def even(self) -> bool:
