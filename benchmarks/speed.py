@@ -36,7 +36,8 @@ from phast.components.lowrank import DiagonalPlusLowRank
 from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.forecaster import Phast, autoregressive, roll_out
-from phast.fitting.gradient import Batch, NextStepLoss, Settings, _batches, _begin, _epoch
+from phast.fitting.losses import Batch, NextStepLoss
+from phast.fitting.training import Settings, _batches, _begin, _epoch
 from phast.paper.models import phast_known, phast_partial
 
 PEER = Path(__file__).with_name("torch_peer.py")
@@ -176,7 +177,7 @@ def _training(regime: str, steps: int, rounds: int) -> list[Record]:
 
 
 def epoch_runner(regime: str, steps: int) -> Callable[[], object]:
-    """The compiled epoch of :func:`phast.fitting.gradient.fit`, ready to run: ``steps`` batches of 64 × 200."""
+    """The compiled epoch of :func:`phast.fitting.training.fit`, ready to run: ``steps`` batches of 64 × 200."""
     train = Batch(swinging(steps * BATCH, LENGTH))
     state, static, optimiser = _begin(_model(regime), train, Settings(batch_size=BATCH))
     order, weights = _batches(jax.random.key(1), steps * BATCH, BATCH)

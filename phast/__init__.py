@@ -3,8 +3,22 @@
 import importlib
 
 _EXPORTS = {
-    "errors": ("InputError",),
+    "errors": (
+        "FitError",
+        "InputError",
+        "Reason",
+    ),
     "data.manifold": ("Manifold",),
+    "data.units": ("Units",),
+    "data.recording": ("Recording",),
+    "data.reading": ("read", "read_columns"),
+    "data.trajectories": ("Trajectories", "save_trajectories"),
+    "components.parameter": (
+        "Bounded",
+        "Positive",
+        "Real",
+        "parameter_count",
+    ),
     "components.potential": (
         "ChainCosine",
         "Cosine",
@@ -20,7 +34,14 @@ _EXPORTS = {
         "Some",
         "Sum",
     ),
-    "components.mass": ("CholeskyMass", "ConstantMass", "JointedMass", "LinkedMass", "LowRankMass", "NeuralMass"),
+    "components.mass": (
+        "CholeskyMass",
+        "ConstantMass",
+        "JointedMass",
+        "LinkedMass",
+        "LowRankMass",
+        "NeuralMass",
+    ),
     "components.damping": (
         "ConstantDamping",
         "Friction",
@@ -33,7 +54,10 @@ _EXPORTS = {
         "WindyDamping",
     ),
     "components.spline": ("Grid",),
-    "dynamics.hamiltonian": ("ConsumerResource", "PortHamiltonian"),
+    "dynamics.hamiltonian": (
+        "ConsumerResource",
+        "PortHamiltonian",
+    ),
     "dynamics.integrators": (
         "CayleyNeumann",
         "DiscreteGradient",
@@ -47,24 +71,54 @@ _EXPORTS = {
         "fourth_order",
         "leapfrog",
     ),
-    "dynamics.systems": ("SYSTEMS", "System", "black_box", "system"),
-    "data.trajectories": ("Trajectories", "as_trajectories"),
+    "dynamics.systems": (
+        "SYSTEMS",
+        "System",
+        "black_box",
+        "system",
+    ),
     "dynamics.simulation": ("simulate",),
-    "paper.protocol": ("benchmark_split",),
-    "data.recording": ("Recording",),
-    "data.reading": ("read",),
-    "estimation.observers": ("ConvolutionalObserver", "FiniteDifference", "IdentityCanonicalizer", "MassCanonicalizer"),
-    "estimation.forecaster": ("Core", "Phast", "PhastBlock", "autoregressive"),
-    "paper.models": ("FULL_STATE", "MODELS"),
-    "fitting.networks": ("known", "partial", "unknown"),
-    "components.parameter": ("Bounded", "Positive", "Real", "parameter_count"),
-    "fitting.checkpoint": ("describe", "load", "save"),
+    "estimation.observers": (
+        "ConvolutionalObserver",
+        "FiniteDifference",
+        "IdentityCanonicalizer",
+        "MassCanonicalizer",
+    ),
+    "estimation.forecaster": (
+        "Core",
+        "Phast",
+        "PhastBlock",
+    ),
     "estimation.moving_horizon": ("ModelAware",),
-    "fitting.gradient": ("FullStateLoss", "HorizonLoss", "NextStepLoss", "PhysicsLoss", "Settings", "fit"),
-    "fitting.second_order": ("passive_transition",),
-    "fitting.uncertainty": ("Spread",),
-    "paper.metrics": ("evaluate", "evaluate_full_state"),
-    "api": ("adapt", "damping", "enable_float64", "estimate", "filter_states", "forecast", "learn", "spread"),
+    "fitting.structure": ("Structure",),
+    "fitting.free_fields": ("consumer_resource",),
+    "fitting.second_order": (
+        "SecondOrder",
+        "passive_transition",
+    ),
+    "fitting.gradient": ("Gradient",),
+    "fitting.losses": (
+        "FullStateLoss",
+        "HorizonLoss",
+        "NextStepLoss",
+        "PhysicsLoss",
+    ),
+    "fitting.training": ("Settings",),
+    "fitting.networks": (
+        "known",
+        "partial",
+        "unknown",
+    ),
+    "fitting.progress": ("Progress",),
+    "report.plots": ("save_figure",),
+    "api.fitting": ("fit",),
+    "api.fitted": (
+        "Fitted",
+        "load",
+    ),
+    "api.forecast": ("Forecast",),
+    "api.identification": ("Identification",),
+    "api.states": ("States",),
 }
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 

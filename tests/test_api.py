@@ -13,9 +13,10 @@ import pytest
 from doubles import Still
 from hypothesis import given
 from hypothesis import strategies as st
+from phast.old_api import damping, filter_states, learn
 
 import phast
-from phast.api import damping, filter_states, forecast, hold_out, learn, steps_in
+from phast.api import forecast, hold_out, steps_in
 from phast.components.damping import ConstantDamping
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine
@@ -23,8 +24,8 @@ from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories, as_trajectories
 from phast.errors import InputError
 from phast.estimation.forecaster import Phast, autoregressive
-from phast.fitting.gradient import Settings
 from phast.fitting.networks import known, partial
+from phast.fitting.training import Settings
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -7,29 +7,25 @@ under inputs that are given, or held.
 """
 
 import dataclasses
-import os
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 
-from phast.api import fitting, spread, warn_of_fallbacks
-from phast.data.files import replacing
 from phast.data.manifold import Manifold
 from phast.data.recording import Piece, Recording
 from phast.data.trajectories import refuse_turns
 from phast.errors import InputError
-from phast.estimation.forecaster import AbstractIdentifiable, Filtered, autoregressive, roll_out, takeover
+from phast.estimation.forecaster import AbstractIdentifiable, autoregressive, roll_out, takeover
 from phast.estimation.inputs import Held
 from phast.estimation.moving_horizon import ModelAware
+from phast.estimation.states import matched, warn_of_fallbacks
 from phast.fitting.adaptation import adapt
-from phast.report.text import figure
+from phast.fitting.uncertainty import spread
 
 _SLOPE = 5  # samples from which the constant velocity is taken
 
@@ -72,13 +68,16 @@ class Foresight:
     def labels(self) -> list[str]:
         return [context.label for context in self.contexts]
 
-    def summary(self) -> dict[str, Any]:
-        """Numbers: errors over the steps that were measured, beside standing still and going on as before."""
+    def summary(self, factors: float | Float[np.ndarray, " n"] = 1.0) -> dict[str, Any]:
+        """Errors over the steps that were measured, beside standing still and going on as before.
+
+        ``factors`` is how many of the file's units make one of the computation's.
+        """
         known = min(len(context.truth) for context in self.contexts)
         content: dict[str, Any] = {"trajectories": len(self.contexts), "horizon": self.q.shape[1], "mode": self.mode}
         content["steps_compared"] = known
         if known:
-            content |= self._errors()
+            content |= self._errors(factors)
         return content
 
     def off(self) -> dict[str, Float[np.ndarray, "B known n"]]:
@@ -92,8 +91,8 @@ class Foresight:
         }
         return {name: np.asarray(self.manifold.difference(jnp.asarray(q), truth)) for name, q in paths.items()}
 
-    def _errors(self) -> dict[str, float]:
-        own, still, moving = self.off().values()
+    def _errors(self, factors: float | Float[np.ndarray, " n"]) -> dict[str, float]:
+        own, still, moving = (factors * off for off in self.off().values())
         told = {
             "mse": float(np.mean(own**2)),
             "mse_median": float(np.median(np.mean(own**2, axis=(1, 2)))),
@@ -103,22 +102,10 @@ class Foresight:
             "rms_constant_velocity": float(np.sqrt(np.mean(moving**2))),
         }
         if self.deviation is not None:
-            told["within_one_deviation"] = float(np.mean(np.abs(own) <= self.deviation[:, : own.shape[1]]))
-            told["within_two_deviations"] = float(np.mean(np.abs(own) <= 2.0 * self.deviation[:, : own.shape[1]]))
+            within = np.abs(own) / (factors * self.deviation[:, : own.shape[1]])
+            told["within_one_deviation"] = float(np.mean(within <= 1.0))
+            told["within_two_deviations"] = float(np.mean(within <= 2.0))
         return told
-
-    def told(self) -> Iterator[str]:
-        """The same in words."""
-        numbers = self.summary()
-        if not numbers["steps_compared"]:
-            return
-        mse, median = figure(numbers["mse"]), figure(numbers["mse_median"])
-        steps = numbers["steps_compared"]
-        yield f"mean squared error over {steps} steps: {mse} (median over trajectories {median})"
-        still, moving = figure(numbers["rms_persistence"]), figure(numbers["rms_constant_velocity"])
-        yield f"rms error {figure(numbers['rms'])}; standing still {still}, constant velocity {moving}"
-        if self.deviation is not None:
-            yield f"measured positions within ± 1σ: {numbers['within_one_deviation']:.0%} of the time"
 
 
 def _straight(context: Context, known: int) -> Float[np.ndarray, "known n"]:
@@ -134,7 +121,7 @@ def _straight(context: Context, known: int) -> Float[np.ndarray, "known n"]:
 
 def foresee(model: AbstractIdentifiable, recording: Recording, asked: Asked) -> Foresight:
     """Forecast ``recording`` as asked; a sharp model says how far it may be off."""
-    recording = _timed(model, recording)
+    recording = matched(model, recording)
     aware = isinstance(model, ModelAware)
     count = asked.context or (model.window if aware else 10)
     model = dataclasses.replace(model, window=count) if aware else model
@@ -143,7 +130,7 @@ def foresee(model: AbstractIdentifiable, recording: Recording, asked: Asked) -> 
     if not asked.adapted:
         return _joint(model, contexts, asked, recording.manifold)
     if not aware:
-        raise InputError(f"a {type(model).__name__} cannot be adapted to a context: learn with preset='sharp'")
+        raise InputError(f"a {type(model).__name__} cannot be adapted to a context: fit with method=SecondOrder()")
     each = [_joint(_adapted(model, c, asked.adapted), [c], asked, recording.manifold) for c in contexts]
     deviation = None if each[0].deviation is None else np.concatenate([e.deviation for e in each])
     return Foresight(contexts, np.concatenate([e.q for e in each]), deviation, recording.manifold, asked.mode)
@@ -151,16 +138,6 @@ def foresee(model: AbstractIdentifiable, recording: Recording, asked: Asked) -> 
 
 def _adapted(model: ModelAware, context: Context, names: Sequence[str]) -> ModelAware:
     return adapt(model, jnp.asarray(context.q), names, past=_nothing_as_none(context.past))
-
-
-def _timed(model: AbstractIdentifiable, recording: Recording) -> Recording:
-    if isinstance(model, ModelAware):
-        return fitting(model, recording)
-    if recording.manifold != model.manifold:
-        raise InputError("the recording has other coordinates than the model")
-    if not recording.even or abs(recording.dt - model.dt) > 1e-3 * model.dt:
-        raise InputError(f"sampled every {recording.dt:g}, but the model was trained at {model.dt:g}: make steps even")
-    return recording
 
 
 def _contexts(recording: Recording, asked: Asked, count: int) -> list[Context]:
@@ -219,8 +196,8 @@ def _coming(piece: Piece, asked: Asked) -> jax.Array | None:
     if asked.hold:
         return jnp.tile(jnp.asarray(piece.u[-1]), (asked.horizon, 1))
     raise InputError(
-        "a driven system goes on as its inputs do: give them with --future FILE, hold the last with --hold, or "
-        "forecast within the file, --from start or --from everywhere"
+        "a driven system goes on as its inputs do: give them with inputs=… (--future FILE), hold the last with "
+        "hold=True (--hold), or forecast within the recording with start='everywhere' (--from everywhere)"
     )
 
 
@@ -236,7 +213,7 @@ def _joint(model: AbstractIdentifiable, contexts: Sequence[Context], asked: Aske
     if isinstance(model, ModelAware):
         warn_of_fallbacks(model, q, past)
     if isinstance(model, ModelAware) and model.evidence is not None:
-        told = spread(model, q, asked.horizon, u=future, past=past)
+        told = spread(model, q, asked.horizon, future, past)
         return Foresight(contexts, told.q, told.deviation, manifold, asked.mode)
     rollout = takeover if asked.mode == "takeover" else autoregressive
     q = q.astype(jnp.result_type(float))
@@ -247,46 +224,3 @@ def _joint(model: AbstractIdentifiable, contexts: Sequence[Context], asked: Aske
 
 def _nothing_as_none(held: Held) -> Held | None:
     return held if eqx.filter(held, eqx.is_array) != Held(None, None) else None
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-def write_foresight(seen: Foresight, path: str | os.PathLike) -> None:
-    """One row for each step of each forecast: trajectory, t, positions, then ``deviation(·)``."""
-    arrays = {"q": seen.q} | ({} if seen.deviation is None else {"deviation": seen.deviation})
-    _write(path, seen.manifold, seen.labels, [context.after for context in seen.contexts], arrays)
-
-
-def write_states(recording: Recording, states: Sequence[Filtered], path: str | os.PathLike) -> None:
-    """One row for each sample: trajectory, t, positions and momenta as filtered."""
-    labels, times = [piece.label for piece in recording.pieces], [piece.t for piece in recording.pieces]
-    arrays = {"q": [each.q for each in states], "p": [each.p for each in states]}
-    _write(path, recording.manifold, labels, times, arrays)
-
-
-def _write(path, manifold: Manifold, labels: Sequence[str], times, arrays: dict[str, Any]) -> None:
-    path = Path(path)
-    columns: dict[str, Any] = {"trajectory": np.repeat(labels, [len(t) for t in times]), "t": np.concatenate(times)}
-    for kind, parts in arrays.items():
-        names = manifold.coordinates if kind == "q" else [f"{kind}({name})" for name in manifold.names]
-        columns |= dict(zip(names, np.concatenate([np.asarray(x, dtype=float) for x in parts]).T, strict=True))
-    frame = pd.DataFrame(columns)
-    kinds = {
-        ".csv": lambda file: frame.to_csv(file, index=False),
-        ".parquet": lambda file: frame.to_parquet(file, index=False),
-        ".npz": lambda file: np.savez(file, **_stacked(manifold, times, arrays)),
-    }
-    if path.suffix not in kinds:
-        raise InputError(f"'{path}': the ending must be .csv, .parquet or .npz, not '{path.suffix}'")
-    with replacing(path) as file:
-        kinds[path.suffix](file)
-
-
-def _stacked(manifold: Manifold, times, arrays: dict[str, Any]) -> dict[str, np.ndarray]:
-    """What :func:`~phast.data.trajectories.load_trajectories` reads."""
-    if len({len(t) for t in times}) > 1:
-        raise InputError("trajectories of different lengths make no array: write a .csv or .parquet file")
-    stacked = {name: np.stack([np.asarray(x, dtype=float) for x in parts]) for name, parts in arrays.items()}
-    dt = np.median(np.concatenate([np.diff(t) for t in times])) if len(times[0]) > 1 else 1.0
-    return stacked | {"t": np.stack(times), "dt": np.float64(dt), "coordinates": np.array(manifold.coordinates)}

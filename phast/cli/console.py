@@ -1,24 +1,21 @@
 """What a command shows: tables, progress bars, files of numbers. Imports wait until something is shown."""
 
+import dataclasses
 import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from phast.data.files import write_atomically
+from phast.data.files import FIGURES, TABLES, check_ending, write_atomically
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    import rich.progress
 
-    from phast.fitting.gradient import History
-
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to FILE.")]
-Float64 = Annotated[bool, typer.Option("--float64", help="Compute in double precision.")]
+    from phast.fitting.progress import Progress
+    from phast.fitting.training import History
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
@@ -35,9 +32,55 @@ def print_table(header: list[str], rows: list[list[str]]) -> None:
     (console if console.is_terminal else Console(width=240)).print(table)
 
 
-def write_json(path: Path | None, content: Any) -> None:
-    if path is not None:
-        write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+@dataclasses.dataclass(frozen=True)
+class JsonSink:
+    """Where numbers go: a file, standard output ("-"), or nowhere."""
+
+    target: str | None
+
+    def write(self, content: Any) -> None:
+        """Write plain data as JSON."""
+        if self.target == "-":
+            print(json.dumps(content, indent=1))
+        elif self.target is not None:
+            write_atomically(self.target, (json.dumps(content, indent=1) + "\n").encode())
+
+
+def check_table(output: str | None) -> None:
+    """Refuse a file that results cannot be written to, before anything is computed."""
+    if output not in (None, "-"):
+        check_ending(output, TABLES)
+
+
+def check_figure(plot: Path | None) -> None:
+    """Refuse a file that a figure cannot be drawn into, before anything is computed."""
+    if plot is not None:
+        check_ending(plot, FIGURES)
+
+
+def note(remark: str) -> None:
+    """A remark beside the results."""
+    print(f"note: {remark}", file=sys.stderr)
+
+
+@contextmanager
+def watching(title: str, *, quiet: bool) -> "Iterator[Callable[[Progress], None]]":
+    """A bar with the stage of a fit on a terminal, a plain line for each stage elsewhere; both on standard error."""
+    if quiet:
+        yield lambda told: None
+        return
+    bar = _bar()
+    if bar is None:
+
+        def line(told: "Progress") -> None:
+            if told.loss is None or told.done % 10 == 0 or told.done == told.total:
+                print(f"{title}: {told}", file=sys.stderr)
+
+        yield line
+        return
+    with bar:
+        task = bar.add_task(title, total=None)
+        yield lambda told: bar.update(task, total=told.total, completed=told.done, description=f"{title}: {told.stage}")
 
 
 @contextmanager
@@ -92,7 +135,7 @@ def sections(title: str, *, total: int) -> "Iterator[Callable[[str], None]]":
         bar.update(task, completed=total)
 
 
-def _bar() -> "Progress | None":
+def _bar() -> "rich.progress.Progress | None":
     """A progress bar on standard error; none where that is no terminal."""
     from rich.console import Console
     from rich.progress import (

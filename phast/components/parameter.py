@@ -13,7 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from phast.data.manifold import Manifold
 from phast.errors import InputError
+
+jax.tree_util.register_static(Manifold)  # components hold one; it is no array, and is compared as a whole
 
 
 class AbstractLearned(eqx.Module):
@@ -111,3 +114,9 @@ def check_unit(unit: float) -> None:
 def parameter_count(model: Any) -> int:
     """Trainable numbers in a model."""
     return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, is_trained)))
+
+
+def in_working_precision(model: Any) -> Any:
+    """The same numbers as wide as the process computes: models of either precision share a page."""
+    width = jnp.result_type(float)
+    return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, width)) if eqx.is_inexact_array(x) else x, model)

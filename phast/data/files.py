@@ -3,7 +3,7 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -57,3 +57,17 @@ def cache_directory() -> Path:
     if chosen := os.environ.get("PHAST_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phast"
+
+
+TABLES = (".csv", ".parquet", ".npz")
+FIGURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".eps", ".webp", ".tif", ".tiff")
+
+
+def check_ending(path: str | os.PathLike, endings: Sequence[str]) -> Path:
+    """The path, once its ending is one of these."""
+    path = Path(path)
+    if path.suffix.lower() not in endings:
+        raise InputError(
+            f"'{path}': the ending must be {', '.join(endings[:-1])} or {endings[-1]}, not '{path.suffix}'"
+        )
+    return path

@@ -5,24 +5,28 @@ length n in which angles are unwrapped; everything that compares two configurati
 :meth:`Manifold.difference`, so that 2π is never mistaken for a distance.
 """
 
+import dataclasses
 import math
+from typing import Any
 
-import equinox as eqx
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from phast.errors import InputError
 
 TWO_PI = 2.0 * math.pi
 
 
-class Manifold(eqx.Module):
-    """A product of lines and circles: one name and one kind per coordinate."""
+@dataclasses.dataclass(frozen=True)
+class Manifold:
+    """A product of lines and circles: one name and one kind per coordinate.
 
-    names: tuple[str, ...] = eqx.field(static=True)
-    circles: tuple[bool, ...] = eqx.field(static=True)
+    Methods take arrays of NumPy or of JAX and answer in kind, so that reading a file loads no JAX.
+    """
 
-    def __check_init__(self):
+    names: tuple[str, ...]
+    circles: tuple[bool, ...]
+
+    def __post_init__(self):
         if not self.names:
             raise InputError("a manifold needs at least one coordinate")
         if len(self.names) != len(self.circles):
@@ -53,16 +57,17 @@ class Manifold(eqx.Module):
         """n, the degrees of freedom."""
         return len(self.names)
 
-    def wrap(self, q: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+    def wrap(self, q: Float[Any, "*batch n"]) -> Float[Any, "*batch n"]:
         """Angles into [-π, π]; other coordinates as they are."""
-        turns = jnp.where(jnp.asarray(self.circles), jnp.round(q / TWO_PI), 0.0)
+        xp = q.__array_namespace__()
+        turns = xp.where(xp.asarray(self.circles), xp.round(q / TWO_PI), 0.0)
         return q - TWO_PI * turns
 
-    def difference(self, a: Float[Array, "*batch n"], b: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+    def difference(self, a: Float[Any, "*batch n"], b: Float[Any, "*batch n"]) -> Float[Any, "*batch n"]:
         """The shortest way from b to a."""
         return self.wrap(a - b)
 
-    def squared_error(self, a: Float[Array, "*batch n"], b: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
+    def squared_error(self, a: Float[Any, "*batch n"], b: Float[Any, "*batch n"]) -> Float[Any, "*batch n"]:
         """err(a, b) of the paper's appendix on metrics, per coordinate."""
         return self.difference(a, b) ** 2
 
@@ -70,10 +75,11 @@ class Manifold(eqx.Module):
         """F, the length of :meth:`features`."""
         return sum(2 * harmonics if circle else 1 for circle in self.circles)
 
-    def features(self, q: Float[Array, " n"], harmonics: int) -> Float[Array, " F"]:
+    def features(self, q: Float[Any, " n"], harmonics: int) -> Float[Any, " F"]:
         """Lines as they are; each angle as (sin kθ, cos kθ) for k = 1 … harmonics."""
-        orders = jnp.arange(1, harmonics + 1, dtype=q.dtype)
+        xp = q.__array_namespace__()
+        orders = xp.arange(1, harmonics + 1, dtype=q.dtype)
         parts = []
         for i, circle in enumerate(self.circles):
-            parts += [jnp.sin(orders * q[i]), jnp.cos(orders * q[i])] if circle else [q[i : i + 1]]
-        return jnp.concatenate(parts)
+            parts += [xp.sin(orders * q[i]), xp.cos(orders * q[i])] if circle else [q[i : i + 1]]
+        return xp.concatenate(parts)

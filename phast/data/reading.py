@@ -85,6 +85,18 @@ def read(
     return _recorded(*_tabled(source, asked, dt), asked, missing)
 
 
+def read_columns(path: str | os.PathLike, names: Sequence[str]) -> Float[np.ndarray, "rows columns"]:
+    """Some columns of a file as numbers, all of them finite."""
+    path = existing_file(Path(path))
+    with about(path):
+        table = read_table(path)
+        columns = np.stack([table.numbers(table.find(name.strip())) for name in names], axis=-1)
+        if not np.isfinite(columns).all():
+            row, column = np.argwhere(~np.isfinite(columns))[0]
+            raise InputError(f"column '{names[column]}' is blank or not finite in {table.where(int(row))}: fill it in")
+    return columns
+
+
 def joined(recordings: dict[str, Recording]) -> Recording:
     """Recordings of the same things as one; each is known by its name."""
     first = next(iter(recordings.values()))
@@ -419,7 +431,7 @@ def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: l
     kept = [piece._replace(q=chosen.units.from_file(piece.q)) for piece in kept]
     for piece in kept:
         refuse_turns(piece.q[None], manifold, labels=[piece.label])
-    _warn_of_degrees(kept, chosen.coordinates)
+    warn_of_degrees([piece.q for piece in kept], chosen.units)
     dt = _nominal(kept)
     pieces = tuple(_unwrapped(kept, manifold, notes))
     recording = Recording(pieces, manifold, dt, tuple(chosen.inputs), units=chosen.units)
@@ -429,10 +441,10 @@ def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: l
     return dataclasses.replace(recording, notes=(*notes, *left_out))
 
 
-def _warn_of_degrees(pieces: Sequence[Piece], coordinates: Sequence[_Coordinate]) -> None:
-    for i, coordinate in enumerate(coordinates):
-        if coordinate.unit == "rad" and any(_like_degrees(piece.q[:, i]) for piece in pieces):
-            name = coordinate.name
+def warn_of_degrees(paths: Sequence[Float[np.ndarray, "T n"]], units: Units) -> None:
+    """Warn of angles that are said to be in radians and do not look it."""
+    for i, (name, unit) in enumerate(zip(units.manifold.names, units.names, strict=True)):
+        if units.manifold.circles[i] and unit == "rad" and any(_like_degrees(q[:, i]) for q in paths):
             warnings.warn(f"'{name}' looks like degrees: declare it as '{name}:angle:deg'", stacklevel=2)
 
 

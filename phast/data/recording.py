@@ -51,6 +51,24 @@ class Recording:
         if self.units is None:
             object.__setattr__(self, "units", Units.computed(self.manifold))
 
+    @classmethod
+    def of(cls, data: Trajectories, units: Units | None = None) -> "Recording":
+        """Trajectories as pieces; their inputs are called u1, u2, …"""
+        inputs = [None] * len(data) if data.u is None else data.u
+        pieces = tuple(Piece(str(i), *each) for i, each in enumerate(zip(data.times, data.q, inputs, strict=True)))
+        names = () if data.u is None else tuple(f"u{i + 1}" for i in range(data.u.shape[2]))
+        return cls(pieces, data.manifold, data.dt, names, units=units)
+
+    def __repr__(self) -> str:
+        samples, kind = sum(len(piece.t) for piece in self.pieces), "" if self.even else ", unevenly"
+        lasting = sum(float(piece.t[-1] - piece.t[0]) for piece in self.pieces)
+        pieces = "1 piece" if len(self.pieces) == 1 else f"{len(self.pieces):,} pieces"
+        return (
+            f"Recording of {', '.join(self.units.labels)}{', driven by ' * bool(self.inputs)}{', '.join(self.inputs)}\n"
+            f"  {samples:,} samples in {pieces}, every {self.dt:.6g} s{kind}, {lasting:.6g} s in all\n"
+            f"  notes: {'; '.join(self.notes) or 'none'}"
+        )
+
     @functools.cached_property
     def even(self) -> bool:
         """Whether all steps are ``dt``, up to a thousandth."""

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from phast.data.trajectories import Trajectories
@@ -28,10 +27,7 @@ def steps_of(held: Inputs, start: int | None = None, stop: int | None = None) ->
 
 def held_over(windows: Trajectories) -> Held | None:
     """What is held between the samples of each window; None where there are no inputs and all steps are even."""
-    if windows.u is None and windows.stretch is None:
-        return None
-    u, stretch = (None if x is None else jnp.asarray(x[:, :-1]) for x in (windows.u, windows.stretch))
-    return Held(u, None if stretch is None else stretch[..., 0])
+    return steps_within(held_everywhere(windows), 0, -1)
 
 
 def steps_within(held: PyTree, start: int, stop: int | None = None) -> PyTree:
@@ -39,9 +35,9 @@ def steps_within(held: PyTree, start: int, stop: int | None = None) -> PyTree:
     return jax.tree.map(lambda x: x[:, start:stop], held)
 
 
-def held_everywhere(piece: Trajectories) -> tuple[np.ndarray, Held | None]:
-    """The positions of one trajectory, and what is held from each of them on."""
-    if piece.u is None and piece.stretch is None:
-        return piece.q[0], None
-    u, stretch = (None if x is None else jnp.asarray(x) for x in (piece.u, piece.stretch))
-    return piece.q[0], Held(u, None if stretch is None else stretch[..., 0])
+def held_everywhere(data: Trajectories) -> Held | None:
+    """What is held from each sample on; None where there are no inputs and all steps are even."""
+    if data.u is None and data.stretch is None:
+        return None
+    u, stretch = (None if x is None else jnp.asarray(x) for x in (data.u, data.stretch))
+    return Held(u, None if stretch is None else stretch[..., 0])

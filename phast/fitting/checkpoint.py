@@ -20,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from phast.data.files import write_atomically
+from phast.data.manifold import Manifold
 from phast.errors import InputError
 
 FORMAT = "phast-model"
-VERSION = 1
+VERSION = 2
 
 
 def save(model: eqx.Module, path: str | os.PathLike, /, **about: Any) -> Path:
@@ -61,7 +62,7 @@ def describe(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def _encode(node: Any, arrays: list[np.ndarray]) -> Any:
-    if isinstance(node, eqx.Module):
+    if isinstance(node, eqx.Module | Manifold):
         fields = {f.name: _encode(getattr(node, f.name), arrays) for f in dataclasses.fields(node)}
         return {"class": _name_of(type(node)), "fields": fields}
     if isinstance(node, jax.Array | np.ndarray):
@@ -109,7 +110,7 @@ def _class_of(name: str) -> type:
             cls = getattr(importlib.import_module(module), qualname, None)
         except ImportError:
             cls = None
-    if not (isinstance(cls, type) and issubclass(cls, eqx.Module)):
+    if not (isinstance(cls, type) and issubclass(cls, eqx.Module | Manifold)):
         raise InputError(
             f"the file holds a component '{name}' that is not part of PHAST: load(path, classes=[…]) names it"
         )
@@ -139,7 +140,7 @@ def read_archive(
     """Header and arrays of a file that :func:`write_archive` wrote, or one clear error."""
     header, leaves = _read(path, expected, version, arrays=arrays)
     if any(a.dtype == np.float64 for a in leaves) and not jax.config.jax_enable_x64:
-        raise InputError(f"{path}: holds float64 numbers: call phast.enable_float64() (or pass --float64) first")
+        raise InputError(f"{path}: holds float64 numbers: read it in double precision, as phast.load does")
     return header, leaves
 
 
@@ -149,6 +150,8 @@ def _read(path: str | os.PathLike, expected: str, version: int, *, arrays: bool)
             header = json.loads(archive.read("header.json"))
             if not isinstance(header, dict) or header.get("format") != expected:
                 raise InputError(f"{path}: a zip file, but not a {expected} file")
+            if header["version"] < version:
+                raise InputError(f"{path}: written by an older PHAST (format {header['version']}): fit it again")
             if header["version"] > version:
                 raise InputError(
                     f"{path}: written by a newer PHAST (format {header['version']}): upgrade phast to read it"

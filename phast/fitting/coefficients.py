@@ -45,7 +45,7 @@ def _limit(node: Any) -> float:
 def names_of(system: AbstractEnergetic) -> list[tuple[str, str]]:
     """(name, kind) of every trainable number, in raveled order; the kind is "positive", "field" or "plain"."""
     names = []
-    for path, leaf in _trained(system):
+    for path, leaf in trained_leaves(system):
         name, kind = _spelled(path), "positive" if isinstance(leaf, Positive) else "plain"
         if not isinstance(leaf, AbstractLearned) and name.endswith((".coefficients", ".entries")):
             name, kind = name.rpartition(".")[0], "field"
@@ -57,14 +57,14 @@ def names_of(system: AbstractEnergetic) -> list[tuple[str, str]]:
 def in_units(system: AbstractEnergetic) -> list[tuple[float, float]]:
     """The physical value behind every trainable number, and by how much it changes with it; as in :func:`names_of`."""
     found = []
-    for _, leaf in _trained(system):
+    for _, leaf in trained_leaves(system):
         along = jax.tree.map(jnp.ones_like, leaf)
         pair = jax.jvp(lambda x: x() if isinstance(x, AbstractLearned) else x, (leaf,), (along,))
         found += zip(*(np.asarray(x).reshape(-1).tolist() for x in pair), strict=True)
     return found
 
 
-def _trained(system: AbstractEnergetic) -> list[tuple[tuple, AbstractLearned | Array]]:
+def trained_leaves(system: AbstractEnergetic) -> list[tuple[tuple, AbstractLearned | Array]]:
     """Where in the system something is trained, and what: learned coefficients whole, arrays elsewhere."""
     params = eqx.filter(system, eqx.is_inexact_array)
     return jax.tree_util.tree_flatten_with_path(params, is_leaf=lambda node: isinstance(node, AbstractLearned))[0]

@@ -1,12 +1,13 @@
-"""The ``sharp`` way to learn: match accelerations, refine by shooting, forecast with an observer that knows the model.
+"""Fit to second order: match accelerations, refine by shooting, forecast with an observer that knows the model.
 
 Where the paper trains networks by next-step prediction through a guessed velocity, this fits few coefficients to
 second order (:mod:`phast.fitting.shooting`) and estimates states through the model
 (:mod:`phast.estimation.moving_horizon`). Fields that the paper makes neural are splines here: as free, but linear in
-local coefficients, so that a least-squares fit finds the best of them and says how sure it is. It computes in float64.
+local coefficients, so that a least-squares fit finds the best of them and says how
+sure it is. Everything is in double precision.
 """
 
-from collections.abc import Callable
+import dataclasses
 
 import equinox as eqx
 import jax
@@ -17,8 +18,9 @@ from jaxtyping import Array, Float
 from phast.components.damping import (
     depends_on_velocity,
 )
-from phast.components.parameter import parameter_count
-from phast.data.trajectories import Trajectories, refuse_turns
+from phast.components.parameter import in_working_precision, parameter_count
+from phast.data.durations import steps_in
+from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import AbstractEnergetic, PortHamiltonian
 from phast.dynamics.integrators import (
     AbstractTransition,
@@ -31,79 +33,103 @@ from phast.dynamics.integrators import (
     leapfrog,
 )
 from phast.errors import InputError
-from phast.estimation.derivatives import choose_smoother, differentiate, evenly, noise_scale
 from phast.estimation.forecaster import Core
 from phast.estimation.inputs import held_over
 from phast.estimation.moving_horizon import ModelAware, Noise, smoothed_ends
 from phast.fitting.matching import match
+from phast.fitting.method import AbstractMethod
+from phast.fitting.preprocess import Preprocessed
+from phast.fitting.progress import Callback, Progress
 from phast.fitting.shooting import shoot
+from phast.fitting.structure import compose
+from phast.fitting.uncertainty import calibrated
 
 MATCH_SAMPLES = 20_000
 SHOOT_SAMPLES = 200_000  # of one coordinate; fewer of several, where each costs more
 CLEAN = 1e-6  # noise, relative to the motion, below which there is none
-WINDOW, ITERATIONS = 40, 12  # fewer of several coordinates
+ITERATIONS = 12  # fewer of several coordinates
 SUBSTEPS = (1, 2, 4)  # of Runge–Kutta per sample, from which the data choose
-
-
-# --- what is to be found ---------------------------------------------------------------------------------------------
 
 
 # --- the fit ---------------------------------------------------------------------------------------------------------
 
 
-def sharpen(
-    system: AbstractEnergetic,
-    data: Trajectories,
-    *,
-    seed: int = 0,
-    noise: Noise | None = None,
-    context: int = 10,
-    window: int = WINDOW,
-    passive: bool = False,
-    on_stage: Callable[[str], None] = lambda stage: None,
-) -> ModelAware:
-    """Fit every learned coefficient of ``system`` to positions, in two stages; ``seed`` draws the samples used.
+@dataclasses.dataclass(frozen=True)
+class SecondOrder(AbstractMethod):
+    """Fit to second order: match accelerations, refine by shooting over windows, judge the spread of forecasts.
 
-    ``noise`` on the positions is found where it is not given. The forecaster takes its states from ``context`` samples
-    and steps as :func:`sharpest` finds best, or, with ``passive``, by :func:`passive_transition`.
+    ``context`` is how many samples, or seconds (``"0.2 s"``), a state is taken from, ``window`` how many samples a
+    window of the fit has; the motion says both where they are left out. ``noise`` is the standard deviation of a
+    position; the data say it too. ``passive`` makes the model forecast by steps along which energy cannot rise
+    (:func:`passive_transition`).
     """
-    require_float64()
-    check_motion(data)
-    if data.q.size < 2 * parameter_count(system):
-        raise InputError(
-            f"{data.q.size} positions are too few for {parameter_count(system)} coefficients: record more, or give a "
-            "template and a damping law (regime 'known')"
-        )
-    rng, n = np.random.default_rng(seed), data.manifold.size
-    even = evenly(data)
-    noise = noise_scale(data) if noise is None else np.broadcast_to(np.asarray(noise, dtype=float), (n,))
-    on_stage("matching accelerations")
-    smoother = choose_smoother(even, noise)
-    samples = differentiate(even, smoother)
-    chosen = rng.permutation(len(samples.q))[:MATCH_SAMPLES]
-    samples = jax.tree.map(lambda x: x[chosen], samples)
-    samples = samples._replace(bias=_SHARPER * samples.bias)
-    passed = noise * float(np.linalg.norm(smoother.kernels(even.dt)[2]))
-    system = match(system, samples, deviation=np.maximum(passed, 1e-3 * np.std(samples.a, axis=0) + _TINY))
 
-    on_stage("choosing the time step")
-    length = min(window, data.length)
-    windows = data.windows(length, length)
-    enough = max(SHOOT_SAMPLES // (length * n**3), parameter_count(system), 50)  # a place in space for each coefficient
-    windows = windows.subset(rng.permutation(len(windows))[:enough])
-    least = CLEAN * np.std(windows.q, axis=(0, 1)) + _TINY
-    transition = sharpest(system, windows.subset(slice(0, 100)), tolerance=np.maximum(0.1 * noise, least))
-    on_stage("shooting over windows")
-    found = shoot(
-        Core(system, transition),
-        windows,
-        noise=tuple(map(float, np.maximum(noise, least))),
-        smooth=bool((noise > least).any()),
-        iterations=max(ITERATIONS // n, 4),
-    )
-    core = Core(found.system, transition)
-    model = ModelAware(core, data.manifold, data.dt, context, tuple(map(float, noise)), found.evidence)
-    return made_passive(model) if passive else model
+    context: int | str | None = None
+    window: int | None = None
+    noise: Noise | None = None
+    passive: bool = False
+
+    def fit(self, structure, data, *, seed, progress):
+        with jax.enable_x64(True):
+            preprocessed = Preprocessed(data)
+            system = structure if isinstance(structure, AbstractEnergetic) else compose(structure, preprocessed)
+            system = in_working_precision(system)
+            model = self._shoot(system, preprocessed, seed, progress)
+            progress(Progress("judging the spread of forecasts", 3, STAGES, model))
+            model = calibrated(model, data, seed=seed)
+            progress(Progress("fitted", STAGES, STAGES, model))
+            return model
+
+    def _shoot(self, system: AbstractEnergetic, preprocessed: Preprocessed, seed: int, progress: Callback):
+        data, even, noise = preprocessed.data, preprocessed.even, preprocessed.noise
+        if data.q.size < 2 * parameter_count(system):
+            raise InputError(
+                f"{data.q.size} positions are too few for {parameter_count(system)} coefficients: record more, or give "
+                "a potential and a damping law (regime 'known')"
+            )
+        rng, n = np.random.default_rng(seed), data.manifold.size
+        if self.noise is not None:
+            noise = np.broadcast_to(np.asarray(self.noise, dtype=float), (n,))
+        progress(Progress("matching accelerations", 0, STAGES))
+        samples = preprocessed.samples
+        chosen = rng.permutation(len(samples.q))[:MATCH_SAMPLES]
+        samples = jax.tree.map(lambda x: x[chosen], samples)
+        samples = samples._replace(bias=_SHARPER * samples.bias)
+        passed = noise * float(np.linalg.norm(preprocessed.smoother.kernels(even.dt)[2]))
+        system = match(system, samples, deviation=np.maximum(passed, 1e-3 * np.std(samples.a, axis=0) + _TINY))
+
+        progress(Progress("choosing the time step", 1, STAGES))
+        window = self.window or preprocessed.natural_window
+        length = min(window, data.length)
+        windows = data.windows(length, length)
+        enough = max(SHOOT_SAMPLES // (length * n**3), parameter_count(system), 50)  # a place for each coefficient
+        windows = windows.subset(rng.permutation(len(windows))[:enough])
+        least = CLEAN * np.std(windows.q, axis=(0, 1)) + _TINY
+        transition = sharpest(system, windows.subset(slice(0, 100)), tolerance=np.maximum(0.1 * noise, least))
+        progress(Progress("shooting over windows", 2, STAGES))
+        found = shoot(
+            Core(system, transition),
+            windows,
+            noise=tuple(map(float, np.maximum(noise, least))),
+            smooth=bool((noise > least).any()),
+            iterations=max(ITERATIONS // n, 4),
+        )
+        core, context = Core(found.system, transition), _context_length(self.context, window, data)
+        model = ModelAware(core, data.manifold, data.dt, context, tuple(map(float, noise)), found.evidence)
+        return made_passive(model) if self.passive else model
+
+
+STAGES = 4
+MINIMUM_CONTEXT, _DEFAULT_CONTEXT = 2, 10
+
+
+def _context_length(context: int | str | None, window: int, data: Trajectories) -> int:
+    if context is None:
+        return min(max(_DEFAULT_CONTEXT, window // 4), data.length - 1)
+    count = steps_in(context, data.dt)
+    if not MINIMUM_CONTEXT <= count <= data.length:
+        raise InputError(f"a context of {count} sample(s): give {MINIMUM_CONTEXT} to {data.length}")
+    return count
 
 
 def made_passive(model: ModelAware) -> ModelAware:
@@ -115,33 +141,6 @@ def made_passive(model: ModelAware) -> ModelAware:
 
 _TINY = np.finfo(float).tiny
 _SHARPER = 0.03  # of its bias is what an acceleration is off by
-
-
-def require_float64() -> None:
-    """Refuse to fit to second order in single precision."""
-    if not jax.config.jax_enable_x64:
-        raise InputError("the sharp preset computes in float64: call phast.enable_float64() first")
-
-
-def natural_window(data: Trajectories) -> int:
-    """Samples in half a swing, within limits: long enough to feel friction, short enough to be explained."""
-    even = evenly(data)
-    samples = differentiate(even, choose_smoother(even, noise_scale(even)))
-    slowness = np.std(samples.q, axis=0) / np.maximum(np.std(samples.v, axis=0), _TINY)
-    return int(np.clip(np.pi * np.median(slowness) / data.dt, WINDOW, 5 * WINDOW))
-
-
-def check_motion(data: Trajectories) -> None:
-    """Refuse positions from which nothing can be learned."""
-    if data.length < SHORTEST:
-        raise InputError(f"trajectories of {data.length} samples are too short to learn from: give at least {SHORTEST}")
-    for i, name in enumerate(data.manifold.names):
-        if np.ptp(data.q[..., i]) == 0.0:
-            raise InputError(f"'{name}' never moves: leave it out, or record motion")
-    refuse_turns(data.q, data.manifold)
-
-
-SHORTEST = 8
 
 
 def sharpest(

@@ -22,6 +22,7 @@ from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import AbstractEnergetic, PortHamiltonian
 from phast.dynamics.integrators import Timestep
+from phast.errors import FitError, Reason
 from phast.estimation.forecaster import Core
 from phast.estimation.inputs import held_over, steps_of
 from phast.estimation.moving_horizon import Evidence, Noise, balance, fit_window, improve
@@ -79,7 +80,7 @@ def shoot(
         kept, states = problem.explained(theta, states, batches)
         count = int(kept.sum()) * windows.length * windows.manifold.size
         if count == 0:  # no window has a path that is a number
-            raise FloatingPointError(_DIVERGED)
+            raise FitError(Reason.UNEXPLAINED)
         return count, *levenberg_marquardt(
             lambda t, x: problem.linearise(t, (x, *batches, kept)),
             lambda t, x: problem.cost(t, (x, *batches, kept)),
@@ -100,16 +101,13 @@ def shoot(
         if np.allclose(weights, previous, rtol=0.1):
             break
     if not np.isfinite(normal.cost + jnp.sum(normal.matrix)):
-        raise FloatingPointError(_DIVERGED)
+        raise FitError(Reason.DIVERGED)
     jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.asarray(weights)))(theta)
     excess = _excess(normal, count)
     covariance = excess * _scaled_inverse(np.asarray(normal.matrix + jacobian.T @ jacobian))
     rms = float(np.sqrt(float(normal.cost) / count)) * balance(noise, windows.manifold.size)[0]
     evidence = Evidence(np.asarray(normal.matrix) / excess, covariance, rms, count)
     return Identified(rebuild(theta), evidence)
-
-
-_DIVERGED = "the fit diverged: check the units and dt, or give a template and a damping law"
 
 
 def _scaled_inverse(matrix: Float[np.ndarray, "k k"]) -> Float[np.ndarray, "k k"]:

@@ -1,8 +1,8 @@
-"""Physics from words: which potential, mass, friction and port to look for, as a command line or a notebook says it.
+"""Physics from words: which potential, mass, damping and port to look for, as a command line or a notebook says it.
 
     potential   cosine · quadratic · chain · cosine:9.81 · cosine+quadratic
     mass        1.0 · 1.0,0.5 · learned · links · joints
-    friction    viscous · coulomb · quadratic · free · none, joined by +
+    damping     viscous · coulomb · quadratic · free · none, joined by +
     port        identity · learned · 1,0;0,1
 
 Every learned coefficient starts uninformed, in units that the motion itself gives: about where, how far, how fast, how
@@ -10,8 +10,9 @@ sharply it turns. So a charge of 10⁻⁶ C, a temperature of 300 K and an encod
 as an angle.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,110 +22,119 @@ from phast.components.damping import AbstractDamping, ConstantDamping, Friction,
 from phast.components.mass import AbstractMass, ConstantMass, JointedMass, LinkedMass
 from phast.components.parameter import Bounded, Positive, Real
 from phast.components.potential import AbstractPotential, ChainCosine, Cosine, Quadratic, Scaled, Some, Sum
+from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.errors import InputError
-from phast.estimation.derivatives import choose_smoother, differentiate, evenly, noise_scale
 from phast.fitting.free_fields import free_damping, free_potential
-from phast.fitting.second_order import check_motion, require_float64
+from phast.fitting.preprocess import Preprocessed, Scales
+from phast.fitting.words import (
+    MASSES,
+    check_dampings,
+    check_potential,
+    check_regime,
+    numbers_in,
+    strength_in,
+    words_in,
+)
 
-REGIMES = ("known", "partial", "unknown")
-MASSES = ("learned", "links", "joints")
-FRICTIONS = ("viscous", "coulomb", "quadratic", "free", "none")
-_LIGHT = 0.1  # friction is sought from a tenth of the force that moves things
-
-
-class Scales(NamedTuple):
-    """How large things are: typical position, velocity, acceleration and input, and the mass that anchors them."""
-
-    position: float
-    velocity: float
-    acceleration: float
-    input: float
-    mass: float
-
-    @classmethod
-    def of(cls, data: Trajectories) -> "Scales":
-        """From the positions, with a mass of one."""
-        even = evenly(data)
-        samples = differentiate(even, choose_smoother(even, noise_scale(even)))
-        moved = (_typical(x - x.mean(axis=0)) for x in samples[:3])
-        return cls(*moved, 1.0 if data.u is None else _typical(data.u.reshape(-1, data.u.shape[2])), 1.0)
-
-    @property
-    def force(self) -> float:
-        return self.mass * self.acceleration
-
-    @property
-    def energy(self) -> float:
-        return self.mass * self.velocity**2
-
-    @property
-    def damping(self) -> float:
-        return _LIGHT * self.force / self.velocity
+Regime = Literal["known", "partial", "unknown"]
 
 
-def _typical(x: Float[np.ndarray, "samples n"]) -> float:
-    """Of coordinates in different units, the geometric mean."""
-    each = np.sqrt(np.mean(x**2, axis=0))
-    each = each[each > 0.0]
-    return float(np.exp(np.mean(np.log(each)))) if len(each) else 1.0
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """What to look for: each part a word, joined by ``+``, or a component of one's own.
 
-
-class Wanted(NamedTuple):
-    """What to look for, in words; components of one's own may stand in their place. None is the regime's own choice."""
+    ``regime`` says how far the words go. KNOWN has what is named and nothing else; PARTIAL a free potential beside the
+    template; UNKNOWN no template. Left out, it is PARTIAL where a potential is named and UNKNOWN elsewhere. In the last
+    two the damping is free to vary with the position unless it is named. ``port`` is G, for data with inputs.
+    ``pairs`` says that the coordinates are points in the plane, x1, y1, x2, y2, …, that act on each other in pairs: V
+    is then a free function of every distance.
+    """
 
     potential: str | AbstractPotential | None = None
-    mass: str | AbstractMass = "1.0"
-    friction: str | AbstractDamping | None = None
-    port: str | tuple | None = None
+    mass: str | float | AbstractMass = 1.0
+    damping: str | AbstractDamping | None = None
+    port: str | Sequence[Sequence[float]] | None = None
+    regime: Regime | None = None
+    pairs: bool = False
+
+    def __post_init__(self):
+        for word in words_in(self.potential) if isinstance(self.potential, str) else ():
+            check_potential(word)
+        if isinstance(self.damping, str):
+            check_dampings(self.damping)
+        check_regime(self.regime, has_potential=self.potential is not None, has_damping=self.damping is not None)
+
+    @property
+    def inferred_regime(self) -> Regime:
+        """The regime, or the one that follows from what is named."""
+        return self.regime or ("unknown" if self.potential is None else "partial")
+
+    def given(self, manifold: Manifold) -> tuple[AbstractPotential | None, AbstractMass, AbstractDamping | None]:
+        """The parts that need no data to be composed: components, templates with a strength, masses with a value."""
+        potential, mass, damping = self.potential, self.mass, self.damping
+        if isinstance(potential, str):
+            potential = _given_template(potential)
+        if not isinstance(mass, AbstractMass):
+            mass = _given_mass(str(mass), manifold.size)
+        if isinstance(damping, str):
+            raise InputError(
+                f"damping '{damping}': words are fitted to second order; give a component, or leave it out"
+            )
+        return potential, mass, damping
+
+    def words(self) -> dict[str, str]:
+        """What was asked, as text; what was left out is left out."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        told = {name: _spelled_out(value) for name, value in given.items() if value not in (None, False)}
+        return told | {"regime": self.inferred_regime}
 
 
-def compose(regime: str, wanted: Wanted, data: Trajectories, *, pairs: bool = False) -> PortHamiltonian:
-    """The system to be fitted: KNOWN has what is named and nothing else, PARTIAL a free potential beside the template,
-    UNKNOWN no template. Friction is free to vary with the position in the last two unless it is named."""
-    if regime not in REGIMES:
-        raise InputError(f"unknown regime '{regime}': choose known, partial or unknown")
-    require_float64()
-    check_motion(data)
-    rows, scales = _rows(wanted.port, data), Scales.of(data)
-    mass = wanted.mass
+def _spelled_out(value: Any) -> str:
+    return str(value) if isinstance(value, str | float | int | bool | tuple | list) else type(value).__name__
+
+
+def compose(structure: Structure, preprocessed: Preprocessed) -> PortHamiltonian:
+    """The system to be fitted, its coefficients uninformed and in units of the motion."""
+    data, scales = preprocessed.data, preprocessed.scales
+    rows = _rows(structure.port, data)
+    mass = structure.mass
     if not isinstance(mass, AbstractMass):
-        mass = _mass(mass, data, scales, driven=data.u is not None and rows != "learned")
+        mass = _mass(str(mass), data, scales, driven=data.u is not None and rows != "learned")
     scales = scales._replace(mass=_level(mass, data))
     port = _unknown_port(data, scales) if rows == "learned" else rows
-    template = _template(regime, wanted.potential, data, scales)
-    free = () if regime == "known" else free_potential(data, pairs, unit=scales.energy)
+    template = _template(structure.potential, data, scales)
+    free = () if structure.inferred_regime == "known" else free_potential(data, structure.pairs, unit=scales.energy)
     parts = (*template, *free)
-    friction = wanted.friction
-    if not isinstance(friction, AbstractDamping):
-        friction = _friction(_default(friction, regime), data, scales, mass)
-    return PortHamiltonian(parts[0] if len(parts) == 1 else Sum(parts), mass, friction, port)
+    damping = structure.damping
+    if not isinstance(damping, AbstractDamping):
+        damping = _damping(damping or "free", data, scales, mass)
+    return PortHamiltonian(parts[0] if len(parts) == 1 else Sum(parts), mass, damping, port)
 
 
 def _level(mass: AbstractMass, data: Trajectories) -> float:
     return float(jnp.mean(mass.operator(jnp.asarray(data.q[0, 0])).diagonal_part()))
 
 
-def _default(friction: str | None, regime: str) -> str:
-    if friction is None and regime == "known":
-        raise InputError(f"regime 'known' needs a damping law: name its terms, of {', '.join(FRICTIONS)}, joined by +")
-    return friction or "free"
-
-
 # --- potentials ------------------------------------------------------------------------------------------------------
 
 
-def _template(regime: str, wanted, data: Trajectories, scales: Scales) -> tuple[AbstractPotential, ...]:
-    if regime == "unknown":
-        if wanted is not None:
-            raise InputError("regime 'unknown' has no template: leave the potential out, or choose 'partial'")
-        return ()
+def _template(
+    wanted: str | AbstractPotential | None, data: Trajectories, scales: Scales
+) -> tuple[AbstractPotential, ...]:
     if wanted is None:
-        raise InputError(f"regime '{regime}' needs potential=…, e.g. cosine, quadratic, or Cosine(9.81)")
+        return ()
     if isinstance(wanted, AbstractPotential):
         return (wanted,)
-    return tuple(_potential(word.strip(), data, scales) for word in wanted.split("+"))
+    return tuple(_potential(word, data, scales) for word in words_in(wanted))
+
+
+def _given_template(text: str) -> AbstractPotential:
+    kind, _, strength = text.partition(":")
+    if kind not in ("cosine", "quadratic") or not strength:
+        raise InputError(f"potential '{text}': give cosine:STRENGTH or quadratic:STRENGTH, or a component")
+    return _of_strength(Cosine if kind == "cosine" else Quadratic, strength, text)
 
 
 def _potential(text: str, data: Trajectories, scales: Scales) -> AbstractPotential:
@@ -132,14 +142,12 @@ def _potential(text: str, data: Trajectories, scales: Scales) -> AbstractPotenti
     manifold = data.manifold
     angles = tuple(i for i, circle in enumerate(manifold.circles) if circle)
     lines = tuple(i for i, circle in enumerate(manifold.circles) if not circle)
-    if kind == "cosine":
-        build, where, unit = Cosine, angles, scales.force
-    elif kind == "chain":
-        build, where, unit = ChainCosine, angles, scales.force
-    elif kind == "quadratic":
-        build, where, unit = Quadratic, lines or angles, scales.force / scales.position
-    else:
-        raise InputError(f"unknown potential '{text}': choose cosine, quadratic or chain, or a strength, 'cosine:9.8'")
+    choices = {
+        "cosine": (Cosine, angles, scales.force),
+        "chain": (ChainCosine, angles, scales.force),
+        "quadratic": (Quadratic, lines or angles, scales.force / scales.position),
+    }
+    build, where, unit = choices[kind]
     if not where:
         raise InputError(f"potential '{kind}' is of angles: declare them, e.g. '{manifold.names[0]}:angle'")
     found = _of_strength(build, strength, text) if strength else _uninformed(build, data, where, unit, scales)
@@ -161,34 +169,26 @@ def _middle(q: Float[np.ndarray, "N T k"], circles: np.ndarray) -> Float[np.ndar
     return np.where(circles, np.angle(np.mean(np.exp(1j * q), axis=(0, 1))), np.mean(q, axis=(0, 1)))
 
 
-def template(text: str) -> AbstractPotential:
-    """A template of one strength, for coordinates of any number: ``cosine:9.81``; 1 where none is given."""
-    kinds = {"cosine": Cosine, "quadratic": Quadratic}
-    kind, _, strength = text.partition(":")
-    if kind not in kinds:
-        raise InputError(f"potential '{text}': give cosine:STRENGTH or quadratic:STRENGTH")
-    return _of_strength(kinds[kind], strength or "1.0", text)
-
-
 def _of_strength(build: Callable, strength: str, text: str) -> AbstractPotential:
     """A template of this strength, up to a factor to be found."""
-    strengths = _numbers(strength, f"potential '{text}'")
-    if len(strengths) > 1 or strengths[0] <= 0.0:
-        raise InputError(f"potential '{text}': give one strength, a positive number")
-    return Scaled(build(*strengths), Positive.starting_at(1.0))
+    return Scaled(build(strength_in(strength, text)), Positive.starting_at(1.0))
 
 
 # --- masses ----------------------------------------------------------------------------------------------------------
+
+
+def _given_mass(text: str, n: int) -> ConstantMass:
+    given = numbers_in(text, f"mass '{text}' (a number, one for each coordinate, or {', '.join(MASSES)})")
+    if len(given) not in (1, n) or min(given) <= 0.0:
+        raise InputError(f"mass '{text}': give one positive number, or {n}, or choose {', '.join(MASSES)}")
+    return ConstantMass(given[0] if len(given) == 1 else given)
 
 
 def _mass(text: str, data: Trajectories, scales: Scales, *, driven: bool) -> AbstractMass:
     """Without a known force the scale of M is open: its first entry is then the anchor, one."""
     n = data.manifold.size
     if text not in MASSES:
-        given = _numbers(text, f"mass '{text}' (a number, one for each coordinate, or {', '.join(MASSES)})")
-        if len(given) not in (1, n) or min(given) <= 0.0:
-            raise InputError(f"mass '{text}': give one positive number, or {n}, or choose {', '.join(MASSES)}")
-        return ConstantMass(given[0] if len(given) == 1 else given)
+        return _given_mass(text, n)
     unit = scales.input / scales.acceleration if driven else 1.0
     if text == "learned":
         if not driven:
@@ -201,14 +201,11 @@ def _mass(text: str, data: Trajectories, scales: Scales, *, driven: bool) -> Abs
     return build(first, Positive.uninformed(unit=unit), Bounded.uninformed())
 
 
-# --- friction --------------------------------------------------------------------------------------------------------
+# --- damping --------------------------------------------------------------------------------------------------------
 
 
-def _friction(text: str, data: Trajectories, scales: Scales, mass: AbstractMass) -> AbstractDamping:
-    terms = [word.strip() for word in text.split("+")]
-    unknown = [word for word in terms if word not in FRICTIONS]
-    if unknown or (len(terms) > 1 and "none" in terms):
-        raise InputError(f"unknown friction '{text}': choose of {', '.join(FRICTIONS)}, joined by +")
+def _damping(text: str, data: Trajectories, scales: Scales, mass: AbstractMass) -> AbstractDamping:
+    terms = check_dampings(text)
     if terms == ["none"]:
         return ConstantDamping(0.0)
     parts = (free_damping(data, unit=scales.damping),) if "free" in terms else ()
@@ -244,7 +241,7 @@ def _rows(wanted: Any, data: Trajectories) -> tuple | str | None:
         return None
     if isinstance(wanted, str) and wanted == "learned":
         return "learned"
-    rows = [_numbers(row, f"port '{wanted}'") for row in wanted.split(";")] if isinstance(wanted, str) else wanted
+    rows = [numbers_in(row, f"port '{wanted}'") for row in wanted.split(";")] if isinstance(wanted, str) else wanted
     try:
         rows = np.asarray(rows, dtype=float)
     except (TypeError, ValueError):  # ragged, or words
@@ -257,13 +254,3 @@ def _rows(wanted: Any, data: Trajectories) -> tuple | str | None:
 def _unknown_port(data: Trajectories, scales: Scales) -> Real:
     shape = data.manifold.size, data.u.shape[2]
     return Real.starting_at(np.zeros(shape), unit=scales.force / scales.input)
-
-
-def _numbers(text: str, what: str) -> tuple[float, ...]:
-    try:
-        values = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"{what}: '{text}' is not a number") from None
-    if not np.isfinite(values).all():
-        raise InputError(f"{what}: '{text}' is not a finite number")
-    return values

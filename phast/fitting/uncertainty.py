@@ -41,7 +41,7 @@ def spread(
 ) -> Spread:
     """The model's forecasts and their standard deviations; ``u`` and ``past`` as for a rollout, batched."""
     if model.evidence is None:
-        raise InputError("this model carries no evidence of its fit: learn it again to have a spread")
+        raise InputError("this model carries no evidence of its fit: fit it again to have a spread")
     q, carried = _carried(model, contexts, horizon, u, past)
     deviation = np.hypot(model.evidence.inflation * carried, model.noise)
     limit = np.where(np.asarray(model.manifold.circles), _ANYWHERE, np.inf)

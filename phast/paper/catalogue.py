@@ -262,7 +262,9 @@ _OURS = (
 
 _MEASURED = Recordings("measured", "Measured recordings: forecasts of what was not learned from (rad, K, thousands)")
 
-_PEERS = Tools("peers", "Other tools and ours on the same arrays (`phast bench peers`): 100 steps from 10 positions")
+_PEERS = Tools(
+    "peers", "Other tools and ours on the same arrays (`phast paper bench peers`): 100 steps from 10 positions"
+)
 
 TABLES: dict[str, AbstractTable] = {entry.name: entry for entry in (*_PAPER, *_OURS, _MEASURED, _PEERS)}
 

@@ -1,4 +1,4 @@
-"""The commands of research: judge models by the paper's protocol, run whole suites, make the tables, measure."""
+"""``phast paper``: judge models by the paper's protocol, run whole suites, make the tables and figures, measure."""
 
 import difflib
 import os
@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from phast.cli.console import Float64, JsonFile, print_table, sections, stages, write_json
-from phast.cli.own import (
-    Begin,
-    InputColumns,
-    Missing,
-    Positions,
-    Runs,
-    Step,
-    Stop,
-    Time,
-    found_model,
-    model_and_recording,
-    named_columns,
-)
-from phast.data.files import check_writable, write_atomically
+from phast.cli.console import JsonSink, print_table, sections, stages
+from phast.data.files import check_ending, check_writable, write_atomically
 from phast.errors import InputError
 from phast.paper.progress import RunsShown, training
 
@@ -33,12 +20,29 @@ if TYPE_CHECKING:
     from phast.paper.experiments import Record
     from phast.paper.tables import AbstractTable, Sheet
 
+app = typer.Typer(
+    name="paper",
+    help="The study: judge models by the paper's protocol, make its tables and figures.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to FILE.")]
+Float64 = Annotated[bool, typer.Option("--float64", help="Compute in double precision.")]
 Results = Annotated[Path, typer.Option(help="Folder of records; missing runs are added to it.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time, each in a process; one per core if left out.")]
 Scheduler = Annotated[str | None, typer.Option(help="A Dask scheduler to send the runs to, e.g. tcp://host:8786.")]
 Format = Literal["text", "markdown", "latex", "json"]
 
 
+def use_double_precision() -> None:
+    """Double precision in the whole process from here on."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+
+
+@app.command()
 def evaluate(
     name: Annotated[str, typer.Argument(metavar="SYSTEM")],
     model: Annotated[
@@ -52,19 +56,18 @@ def evaluate(
     json_file: JsonFile = None,
 ) -> None:
     """Train and judge models on a system by the paper's protocol, beside the published numbers."""
-    from phast.api import enable_float64
     from phast.dynamics.systems import system
-    from phast.fitting.gradient import Settings
+    from phast.fitting.training import Settings
     from phast.paper.experiments import Experiment, run
     from phast.paper.experiments import preset as preset_named
 
     way = preset_named(preset)
     if float64 or way.needs_float64:
-        enable_float64()
+        use_double_precision()
     chosen = system(name)
     names = [part.strip() for part in model.split(",") if part.strip()]
     if not names:
-        raise InputError("--model names no model: `phast models` lists all")
+        raise InputError("--model names no model: `phast paper models` lists all")
     for each in names:
         way.maker(each)
     settings = None if epochs is None else Settings(epochs=epochs)
@@ -73,7 +76,7 @@ def evaluate(
         with training(f"{each} on {name}", preset, seeds=seeds, epochs=epochs or Settings().epochs) as watch:
             outcomes = run(Experiment(name, each, preset, noise), range(seeds), settings=settings, watch=watch)
             records += [outcome.record for outcome in outcomes]
-        write_json(json_file, records)
+        JsonSink(json_file).write(records)
     _print_comparison(records, chosen)
 
 
@@ -99,9 +102,37 @@ def _print_comparison(records: list[dict[str, Any]], system) -> None:
     print_table(judged.heading, judged.lines)
 
 
+@app.command()
+def models(
+    on: Annotated[str, typer.Option(help="The system for which parameters are counted.")] = "pendulum-windy",
+    json_file: JsonFile = None,
+) -> None:
+    """List the models and their trainable parameters."""
+    import jax
+
+    from phast.components.parameter import parameter_count
+    from phast.dynamics.systems import system
+    from phast.paper.models import MODELS
+
+    chosen = system(on)
+    rows = [
+        {
+            "name": name,
+            "parameters": parameter_count(build(chosen, key=jax.random.key(0))),
+            "about": (build.__doc__ or "").strip().splitlines()[0],
+        }
+        for name, build in MODELS.items()
+    ]
+    print_table(
+        ["model", f"parameters ({on})", "what"], [[r["name"], f"{r['parameters']:,}", r["about"]] for r in rows]
+    )
+    JsonSink(json_file).write(rows)
+
+
 # --- many runs -------------------------------------------------------------------------------------------------------
 
 
+@app.command()
 def suite(
     system: Annotated[str, typer.Option(help="Systems, separated by commas; 'all' for the thirteen.")] = "all",
     model: Annotated[str, typer.Option(help="Models, separated by commas; 'all' for those of the preset.")] = "all",
@@ -132,7 +163,7 @@ def suite(
     for name in names:
         way.maker(name)
     if not systems or not names:
-        raise InputError("--system or --model names nothing: see `phast systems` and `phast models`")
+        raise InputError("--system or --model names nothing: see `phast systems` and `phast paper models`")
     wanted = [Job(Experiment(s, m, preset, noise), tuple(range(seeds))) for s in systems for m in names]
     failures = [] if status else _carry_out(results, wanted, jobs, scheduler, models=models)
     records = records_of(results, wanted)
@@ -141,7 +172,7 @@ def suite(
         f"{sums.done} of {sums.total} runs have a record in {results}/: {_duration(sums.spent)} of running. "
         f"All of them: about {_duration(sums.whole)}."
     )
-    write_json(json_file, records)
+    JsonSink(json_file).write(records)
     _report_failures(failures)
 
 
@@ -196,6 +227,7 @@ def _duration(seconds: float) -> str:
 # --- tables and figures ----------------------------------------------------------------------------------------------
 
 
+@app.command()
 def reproduce(
     table: Annotated[list[str] | None, typer.Argument(help="What to make; 'all' for everything. See --list.")] = None,
     list_tables: Annotated[bool, typer.Option("--list", help="Name every table and figure.")] = False,
@@ -232,7 +264,7 @@ def reproduce(
         if name not in TABLES and name not in FIGURES:
             near = difflib.get_close_matches(name, [*TABLES, *FIGURES, *NOT_YET], n=1)
             hint = f"did you mean '{near[0]}'? " if near else ""
-            raise InputError(f"unknown table or figure '{name}': {hint}`phast reproduce --list` names all")
+            raise InputError(f"unknown table or figure '{name}': {hint}`phast paper reproduce --list` names all")
     if plot is not None and (len(names) > 1 or names[0] not in FIGURES):
         raise InputError(f"--plot draws one figure: {', '.join(FIGURES)}")
     asked = _Asked(results, quick, seeds, records_only, jobs, scheduler, data)
@@ -254,7 +286,7 @@ def reproduce(
             if len(names) == 1:
                 raise
             failures.append(f"{name}: {error}")
-    write_json(json_file, [{"title": each.title, "rows": each.data} for each in made])
+    JsonSink(json_file).write([{"title": each.title, "rows": each.data} for each in made])
     _report_failures(failures)
 
 
@@ -336,14 +368,13 @@ def _draw(name: str, asked: _Asked, target: Path) -> list[str]:
 
 def _gallery(draw_name: str) -> Callable[[_Asked, Path], list[str]]:
     def make(asked: _Asked, target: Path) -> list[str]:
-        from phast.api import enable_float64
         from phast.paper import figures
         from phast.paper.catalogue import table as table_named
         from phast.report.plots import save_figure
 
         runs = table_named("overview").quick() if asked.quick else table_named("overview")
         failures = _run_table(runs, asked._replace(seeds=1), models=True)
-        enable_float64()
+        use_double_precision()
         save_figure(getattr(figures, draw_name)(asked.results, runs.experiments()), target)
         return failures
 
@@ -362,10 +393,9 @@ def _refuse_records_only(asked: _Asked) -> None:
 
 
 def _velocity_study(asked: _Asked, target: Path) -> list[str]:
-    from phast.api import enable_float64
 
     _refuse_records_only(asked)
-    enable_float64()
+    use_double_precision()
     from phast.dynamics.systems import system
     from phast.paper.studies import velocity_study
     from phast.report.plots import error_growth, save_figure
@@ -381,9 +411,8 @@ def _velocity_study(asked: _Asked, target: Path) -> list[str]:
 
 
 def _noise_study(asked: _Asked, target: Path) -> list[str]:
-    from phast.api import enable_float64
 
-    enable_float64()
+    use_double_precision()
     from phast.dynamics.systems import system
     from phast.paper.studies import LEVELS, noise_study, noise_study_paths
     from phast.report.plots import noise_levels, save_figure
@@ -420,23 +449,22 @@ def noise_rows(curves: dict[str, dict[float, float]], levels: Iterable[float]) -
 
 def _measured(name: str) -> Callable[[_Asked, Path], list[str]]:
     def make(asked: _Asked, target: Path) -> list[str]:
-        from phast.api import enable_float64
 
         _refuse_records_only(asked)
-        enable_float64()
+        use_double_precision()
         from phast.paper.recordings import STUDIES, carry_out
         from phast.report.plots import measured_figure, save_figure
         from phast.report.text import figure
 
         with stages(STUDIES[name].title) as on_stage:
-            record, seen = carry_out(name, asked.data, asked.results, on_stage)
+            record, forecast = carry_out(name, asked.data, asked.results, on_stage)
         print_table(
             ["coefficient", "value", "± (1σ)"],
             [[c["name"], figure(c["value"]), figure(c["deviation"])] for c in record["coefficients"]],
         )
         kinds = {key.removeprefix("rms_"): value for key, value in record["metrics"].items() if key.startswith("rms")}
         print_table(["rms error", *kinds], [["", *map(figure, kinds.values())]])
-        save_figure(measured_figure(seen, STUDIES[name].title), target)
+        save_figure(measured_figure(forecast.seen, forecast.units, STUDIES[name].title), target)
         return []
 
     return make
@@ -459,68 +487,32 @@ FIGURES: dict[str, Figure] = {
 }
 
 
+@app.command()
 def report(
-    model_file: Annotated[
-        Path | None, typer.Argument(metavar="[MODEL]", help="A fitted model; all results if left out.")
-    ] = None,
-    data_file: Annotated[
-        list[str] | None, typer.Argument(metavar="[DATA]", help="For a model: files of positions to show it on.")
-    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
     results: Annotated[Path, typer.Option(help="Folder of records, and of the models beside them.")] = Path("results"),
     system_names: Annotated[list[str] | None, typer.Option("--system", help="Only this one; may be repeated.")] = None,
     trajectories: Annotated[int, typer.Option(min=1, max=200, help="Test trajectories to draw per system.")] = 3,
-    time: Time = None,
-    positions: Positions = None,
-    inputs: InputColumns = None,
-    trajectory: Runs = None,
-    dt: Step = None,
-    missing: Missing = None,
-    start: Begin = None,
-    stop: Stop = None,
 ) -> None:
-    """Write one HTML page: of a fitted model on a recording, or of all results with every model beside its record."""
-    columns = named_columns(time, positions, inputs, trajectory, dt, missing)
-    if model_file is None:
-        _report_results(results, system_names or (), output, trajectories)
-    elif data_file:
-        _report_model(model_file, data_file, columns, (start, stop), output)
-    else:
-        raise InputError(f"name the recording to show the model on: phast report {model_file} DATA.csv")
+    """Write one HTML page of all results, with every model beside its record."""
+    check_ending(output, (".html", ".htm"))
+    _report_results(results, system_names or (), output, trajectories)
 
 
 def _report_results(results: Path, system_names: Sequence[str], output: Path, trajectories: int) -> None:
-    from phast.api import enable_float64
     from phast.paper.results_page import collect, section_names, write_report
 
-    enable_float64()  # holds the models of either precision
+    use_double_precision()  # holds the models of either precision
     runs = collect(results, system_names)
     with sections("drawing", total=len(section_names(runs))) as on_section:
         write_report(runs, output, trajectories=trajectories, on_section=on_section)
     print(f"{len(section_names(runs))} systems, {output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
 
 
-def _report_model(
-    model_file: Path,
-    files: list[str],
-    columns: dict[str, Any],
-    between: tuple[float | None, float | None],
-    output: Path,
-) -> None:
-    from phast.estimation.moving_horizon import ModelAware
-    from phast.fitting.checkpoint import describe
-    from phast.report.model_page import SECTIONS, write_model_page
-
-    model, recording = model_and_recording(ModelAware, model_file, files, columns, between, True)
-    with sections("drawing", total=len(SECTIONS)) as on_section:
-        about = describe(found_model(model_file))
-        write_model_page(model, recording, output, about=about, on_section=on_section)
-    print(f"{output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")
-
-
 # --- measuring -------------------------------------------------------------------------------------------------------
 
 
+@app.command()
 def bench(
     section: Annotated[
         list[str] | None, typer.Argument(help="train, rollout, seeds, primitives, startup; all if left out. Or: peers.")
@@ -534,7 +526,7 @@ def bench(
 ) -> None:
     """Measure speed, as ratios to a plain PyTorch implementation in the same run (extra: bench).
 
-    ``phast bench peers`` fits the tools that one would pick instead to the same data as ours (extra: peers).
+    ``phast paper bench peers`` fits the tools that one would pick instead to the same data as ours (extra: peers).
     """
     if section == ["peers"]:
         _bench_peers(results, system_names, model, noise, json_file)
@@ -561,7 +553,6 @@ def speed_benchmarks() -> ModuleType:
 def _bench_peers(
     results: Path, system_names: str | None, model: str | None, noise: str | None, json_file: Path | None
 ) -> None:
-    from phast.api import enable_float64
     from phast.dynamics.systems import system
     from phast.paper.catalogue import table as table_named
     from phast.paper.peers import COMPARED, NOISES, PEERS, compare, peer
@@ -575,10 +566,10 @@ def _bench_peers(
     except ValueError:
         raise InputError(f"--noise '{noise}': give numbers separated by commas, e.g. 0,0.01") from None
     check_writable(results)
-    enable_float64()
+    use_double_precision()
     records = compare(results, chosen, names, noises, tell=lambda line: print(line, file=sys.stderr, flush=True))
     print(table_named("peers").sheet(records).text())
-    write_json(json_file, records)
+    JsonSink(json_file).write(records)
 
 
 def _listed(text: str | None, default: Iterable[Any]) -> list[Any]:

@@ -13,6 +13,8 @@ from phast.dynamics.hamiltonian import AbstractEnergetic, PortHamiltonian
 from phast.dynamics.systems import LotkaVolterra, System
 from phast.errors import InputError
 from phast.fitting.free_fields import consumer_resource, partial_system, unknown_system
+from phast.fitting.preprocess import WINDOW
+from phast.fitting.second_order import SecondOrder
 from phast.paper.models import forgotten, row_of, true_damping
 
 
@@ -46,6 +48,8 @@ def _mass(system: System) -> AbstractMass:
         return mass
     return system.dynamics.mass
 
+
+SHARP = SecondOrder(window=WINDOW)  # that of the records, whatever the motion
 
 COMPOSITIONS: dict[str, Callable[[System, Trajectories], AbstractEnergetic]] = {
     "phast-known": _known,

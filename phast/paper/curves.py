@@ -14,13 +14,14 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from phast.analysis.identifiability import along
+from phast.components.parameter import in_working_precision
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.systems import System
 from phast.estimation.forecaster import AbstractForecaster, AbstractIdentifiable, autoregressive, roll_out
 from phast.paper.metrics import damping_diagonal
-from phast.report.page import in_working_precision, rounded
+from phast.report.page import rounded
 
 CONTEXT, HORIZON = 10, 100
 _POINTS = 81

@@ -22,6 +22,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from phast.api.fitting import fit
 from phast.components.parameter import parameter_count
 from phast.data.files import write_atomically
 from phast.data.trajectories import Trajectories
@@ -30,19 +31,9 @@ from phast.dynamics.systems import System, system
 from phast.errors import InputError
 from phast.estimation.forecaster import cores
 from phast.fitting.checkpoint import save
-from phast.fitting.gradient import (
-    AbstractLoss,
-    Batch,
-    FullStateLoss,
-    History,
-    NextStepLoss,
-    Settings,
-    as_batch,
-    fit,
-    warm_up,
-)
-from phast.fitting.second_order import sharpen
-from phast.paper.compositions import composition
+from phast.fitting.losses import AbstractLoss, Batch, FullStateLoss, NextStepLoss, as_batch
+from phast.fitting.training import History, Settings, warm_up
+from phast.paper.compositions import SHARP, composition
 from phast.paper.metrics import evaluate, evaluate_full_state
 from phast.paper.models import FULL_STATE, model_builder
 from phast.paper.protocol import Split, benchmark_split
@@ -180,13 +171,14 @@ class SharpPreset(AbstractPreset):
             raise InputError(f"the sharp preset has no variations: {experiment.model_folder} belongs to the paper's")
         for seed in seeds:
             begun = time.perf_counter()
-            model = sharpen(
-                compose(simulator, data.train),
+            fitted = fit(
                 data.train,
+                compose(simulator, data.train),
+                method=SHARP,
                 seed=seed,
-                on_stage=lambda stage, seed=seed: watch.on_stage(f"seed {seed}, {stage}"),
+                progress=lambda told, seed=seed: watch.on_stage(f"seed {seed}, {told.stage}"),
             )
-            yield Trained(model, 0, 0.0, time.perf_counter() - begun)
+            yield Trained(fitted.model, 0, 0.0, time.perf_counter() - begun)
 
     def judge(self, model, test, truth, noise):
         return evaluate(model, test, truth=truth, noise=noise)
@@ -233,7 +225,7 @@ def _descend(
 
     def one(seed: int, model: Any) -> Trained:
         begun = time.perf_counter()
-        fitted, history = fit(
+        fitted, history = train(
             model,
             train,
             validation,

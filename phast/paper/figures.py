@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
+from phast.components.parameter import in_working_precision
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.systems import System
@@ -26,8 +26,7 @@ from phast.paper.curves import CONTEXT, HORIZON
 from phast.paper.experiments import Experiment
 from phast.paper.metrics import damping_diagonal, energy_trace
 from phast.paper.protocol import benchmark_split
-from phast.report.page import in_working_precision
-from phast.report.plots import TRUTH
+from phast.report.plots import TRUTH, panels
 
 _STYLES = {
     "phast-known": {"color": "#0072b2"},
@@ -63,11 +62,11 @@ class Shown(NamedTuple):
 
 def rollouts_and_phases(results: Path, experiments: Sequence[Experiment]) -> Figure:
     """Top: every angle over time, forecast after the grey context. Below: that angle against its momentum."""
-    panels = [
+    shown_angles = [
         (shown, i) for shown in _gather(results, experiments) for i in np.flatnonzero(shown.test.manifold.circles)
     ]
-    figure, axes = plt.subplots(2, len(panels), figsize=(4 * len(panels), 6.5), squeeze=False)
-    for (shown, i), (above, below) in zip(panels, axes.T, strict=True):
+    figure, axes = panels(2, len(shown_angles), figsize=(4 * len(shown_angles), 6.5))
+    for (shown, i), (above, below) in zip(shown_angles, axes.T, strict=True):
         name = shown.test.manifold.names[i]
         above.axvspan(0.0, shown.t[CONTEXT - 1], color="0.9")
         above.plot(shown.t, shown.truth[:, i], **TRUTH)
@@ -89,7 +88,7 @@ def rollouts_and_phases(results: Path, experiments: Sequence[Experiment]) -> Fig
 def damping_and_energy(results: Path, experiments: Sequence[Experiment]) -> Figure:
     """Top: the diagonal of D along the last angle, learned and true. Below: energy along the forecast."""
     gathered = _gather(results, experiments)
-    figure, axes = plt.subplots(2, len(gathered), figsize=(4.6 * len(gathered), 6.5), squeeze=False)
+    figure, axes = panels(2, len(gathered), figsize=(4.6 * len(gathered), 6.5))
     for shown, (above, below) in zip(gathered, axes.T, strict=True):
         _draw_damping(above, shown)
         start = CONTEXT - 1

@@ -348,6 +348,6 @@ def model_builder(name: str, among: dict[str, Callable] = MODELS) -> Callable[..
     if name not in among:
         near = difflib.get_close_matches(name, among, n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""
-        every = "`phast models` lists all" if among is MODELS else f"choose one of {', '.join(among)}"
+        every = "`phast paper models` lists all" if among is MODELS else f"choose one of {', '.join(among)}"
         raise InputError(f"unknown model '{name}': {hint}{every}")
     return among[name]

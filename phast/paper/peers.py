@@ -1,4 +1,4 @@
-"""``phast bench peers``: the tools that users would pick instead, fitted to the same arrays as ours.
+"""``phast paper bench peers``: the tools that users would pick instead, fitted to the same arrays as ours.
 
 Each peer is as strong as a careful user would make it, and sees what our models see: positions. Derivatives and starts
 come from :mod:`phast.paper.flow`; what has to be chosen (smoothing, series, thresholds) is chosen by forecasts of
@@ -23,16 +23,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from phast.api.fitting import fit
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.systems import System
 from phast.errors import InputError
 from phast.estimation.forecaster import roll_out, takeover
-from phast.fitting.second_order import sharpen
 from phast.paper.baselines.neural import DhnnField, NeuralField, Units, descend, matching_loss, shooting_loss, windows
 from phast.paper.baselines.regression import FourierDamping, least_squares, linear_friction, sparse
-from phast.paper.compositions import composition
+from phast.paper.compositions import SHARP, composition
 from phast.paper.experiments import Experiment, Record, read_record, write_record
 from phast.paper.flow import (
     CONTEXT,
@@ -190,7 +190,7 @@ class Sharp(AbstractPeer):
         return None
 
     def fit(self, system, data, choice, seed):
-        model = sharpen(composition(self.model)(system, data), data, seed=seed)
+        model = fit(data, composition(self.model)(system, data), method=SHARP, seed=seed).model
 
         def rollout(contexts: Float[np.ndarray, "B K n"], horizon: int) -> Float[np.ndarray, "B H n"]:
             return np.asarray(roll_out(takeover, model, jnp.asarray(contexts), horizon))

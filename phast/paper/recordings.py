@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from phast.analysis.forecasts import Asked, Foresight, foresee
-from phast.analysis.identifiability import identified, report
-from phast.api import learn, steps_in
+from phast.api.fitting import fit
+from phast.api.forecast import Forecast
 from phast.components.damping import Friction
 from phast.components.mass import JointedMass
 from phast.components.potential import ChainCosine
@@ -26,7 +26,8 @@ from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.errors import InputError
 from phast.estimation.forecaster import Core
 from phast.estimation.moving_horizon import ModelAware
-from phast.fitting.checkpoint import save
+from phast.fitting.second_order import SecondOrder
+from phast.fitting.structure import Structure
 from phast.paper.experiments import write_record
 from phast.paper.tables import AbstractTable, Sheet
 from phast.report.provenance import commit, versions
@@ -49,15 +50,17 @@ class Study(NamedTuple):
     facts: Callable[[ModelAware], dict[str, float]] = lambda model: {}
 
 
-def carry_out(name: str, folder: Path, results: Path, on_stage: Callable[[str], None]) -> tuple[dict, Foresight]:
+def carry_out(name: str, folder: Path, results: Path, on_stage: Callable[[str], None]) -> tuple[dict, Forecast]:
     """Learn, forecast, compare; the record and the model go into ``results``."""
     study = STUDIES[name]
     train, test = study.split(folder)
     begun = time.perf_counter()
-    model = learn(train, **study.words, context=study.context, on_stage=on_stage)
+    method = SecondOrder(context=study.context)
+    fitted = fit(train, Structure(**study.words), method=method, progress=lambda told: on_stage(told.stage))
     seconds = time.perf_counter() - begun
-    seen = foresee(model, test, Asked("everywhere", None, steps_in(study.horizon, model.dt)))
-    told = report(identified(model))
+    forecast = fitted.forecast(study.horizon, test, start="everywhere")
+    told, model = fitted.identify(), fitted.model
+    rivals = {f"rms_{rival}": judge(train, test, model, forecast.seen) for rival, judge in study.rivals}
     record = {
         "study": name,
         "preset": PRESET,
@@ -65,16 +68,16 @@ def carry_out(name: str, folder: Path, results: Path, on_stage: Callable[[str], 
         "samples": {"train": _samples(train), "test": _samples(test)},
         "noise": list(model.noise),
         "residual_rms": model.evidence.rms,
-        "coefficients": [c._asdict() for c in told.coefficients],
-        "metrics": seen.summary() | {f"rms_{rival}": judge(train, test, model, seen) for rival, judge in study.rivals},
+        "coefficients": told.summary()["coefficients"],
+        "metrics": forecast.summary() | rivals,
         "facts": study.facts(model),
         "seconds": {"train": seconds},
         "versions": versions(),
         "commit": commit(),
     }
     write_record(results / PRESET / f"{name}.json", record)
-    save(model, results / PRESET / f"{name}.phast", study=name)
-    return record, seen
+    fitted.save(results / PRESET / f"{name}.phast")
+    return record, forecast
 
 
 def _samples(recording: Recording) -> int:

@@ -75,7 +75,9 @@ def collect(folder: str | os.PathLike, systems: Sequence[str] = ()) -> list[Run]
     ]
     if not paths or (missing := wanted - {path.parent.parent.name for path in paths}):
         of = f" of {', '.join(sorted(missing if paths else wanted))}" if wanted else ""
-        raise InputError(f"no records{of} in '{folder}': make them with `phast suite`, or name their folder: --results")
+        raise InputError(
+            f"no records{of} in '{folder}': make them with `phast paper suite`, or name their folder: --results"
+        )
     return [Run(read_record(path), model if (model := path.with_suffix(".phast")).exists() else None) for path in paths]
 
 
@@ -253,7 +255,7 @@ def write_report(
     """
     clean = [run for run in runs if run.record["noise"] == 0.0]
     if not clean:
-        raise InputError("no run without noise to report: `phast suite` makes them")
+        raise InputError("no run without noise to report: `phast paper suite` makes them")
     sections, drawings = [], []
     for place, (name, entries) in enumerate(_by_system(clean)):
         on_section(name)

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from phast.api.fitting import fit
 from phast.data.trajectories import Trajectories
 from phast.dynamics.integrators import RungeKutta, Timestep
 from phast.dynamics.systems import System
 from phast.estimation.forecaster import Core, roll_out, shared_out, takeover
 from phast.estimation.moving_horizon import ModelAware, estimate_state, smooth_map, unwrapped
-from phast.fitting.second_order import sharpen
-from phast.paper.compositions import composition
+from phast.paper.compositions import SHARP, composition
 from phast.paper.experiments import Experiment, Record, read_record, run_missing, write_record
 from phast.paper.protocol import Split, benchmark_split
 from phast.report.provenance import commit, versions
@@ -145,7 +145,7 @@ def _state_paths(folder: Path, system: System, noise: float) -> dict[str, Path]:
 def _by_states(system: System, data: Split, noise: float) -> dict[str, np.ndarray]:
     noisy = (lambda part, seed: part.with_noise(noise, seed=seed)) if noise else (lambda part, seed: part)
     train, seen = noisy(data.train, 0), noisy(data.test, 2)
-    learned = sharpen(composition("phast-known")(system, train), train)
+    learned = fit(train, composition("phast-known")(system, train), method=SHARP).model
     truth = ModelAware(_truth(system), system.manifold, system.dt, window=CONTEXT)
     end = CONTEXT + HORIZON
     contexts, after = jnp.asarray(seen.q[:, :CONTEXT]), jnp.asarray(data.test.q[:, CONTEXT:end])

@@ -394,7 +394,7 @@ class Costs(AbstractTable):
 
 
 class Tools(AbstractTable):
-    """What ``phast bench peers`` has measured of other tools and of ours, on the same arrays."""
+    """What ``phast paper bench peers`` has measured of other tools and of ours, on the same arrays."""
 
     name: str
     title: str

@@ -21,16 +21,16 @@ from jaxtyping import Float
 from phast.analysis.energy import power_balance
 from phast.analysis.forecasts import Asked, Foresight, foresee
 from phast.analysis.identifiability import Coefficient, along, damping_band, force_band, identified, report
-from phast.api import fitting
-from phast.components.parameter import parameter_count
+from phast.components.parameter import in_working_precision, parameter_count
 from phast.data.files import write_atomically
 from phast.data.recording import Piece, Recording
 from phast.data.trajectories import Trajectories
 from phast.errors import InputError
 from phast.estimation.forecaster import AbstractForecaster
 from phast.estimation.moving_horizon import ModelAware
+from phast.estimation.states import fitting
 from phast.fitting.shooting import Identified
-from phast.report.page import Cell, in_working_precision, rendered, rounded, table
+from phast.report.page import Cell, rendered, rounded, table
 from phast.report.provenance import commit
 
 SECTIONS = ("energy", "fields", "forecasts")  # in the order of their making: the first knows the typical speed

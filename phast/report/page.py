@@ -15,15 +15,10 @@ from collections.abc import Iterable
 from importlib import resources
 from typing import Any, NamedTuple
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import jinja2
 import numpy as np
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
-
-from phast.estimation.forecaster import AbstractForecaster
 
 
 class Cell(NamedTuple):
@@ -74,12 +69,6 @@ def _read(package: str, name: str) -> str:
 
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def in_working_precision(model: AbstractForecaster) -> AbstractForecaster:
-    """The same numbers as wide as the process computes: models of either precision share a page."""
-    width = jnp.result_type(float)
-    return jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, width)) if eqx.is_inexact_array(x) else x, model)
 
 
 _DIGITS = 5

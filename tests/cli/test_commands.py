@@ -356,9 +356,9 @@ def test_divergence_is_one_line_too(run, files, tmp_path):
 
 def test_an_interrupted_fit_goes_on(run, files, tmp_path, monkeypatch):
     """Ctrl-C leaves the unfinished run; the same words finish it, and other words do not touch it."""
-    import phast.fitting.gradient
+    import phast.fitting.training
 
-    store, epochs = phast.fitting.gradient._store, []
+    store, epochs = phast.fitting.training._store, []
 
     def store_and_stop(*arguments):
         store(*arguments)
@@ -369,7 +369,7 @@ def test_an_interrupted_fit_goes_on(run, files, tmp_path, monkeypatch):
     words = ("fit", files / "untimed.csv", "--dt", 0.05, "--positions", "theta:angle", "--preset", "paper")
     words = (*words, "-o", tmp_path / "m.phast")
     with monkeypatch.context() as patch:
-        patch.setattr(phast.fitting.gradient, "_store", store_and_stop)
+        patch.setattr(phast.fitting.training, "_store", store_and_stop)
         code, _, err = run(*words, "--epochs", 3)
     assert code == 130 and "Traceback" not in err
     assert [p.name for p in tmp_path.iterdir()] == ["m.phast.unfinished"]

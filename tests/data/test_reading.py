@@ -410,7 +410,12 @@ REFUSED = {
     "an unknown input": ("a.csv", GOOD, {"inputs": "u"}, "no column 'u': the columns are t, x"),
     "an unknown time": ("a.csv", GOOD, {"time": "seconds"}, "no column 'seconds'"),
     "an unknown trajectory": ("a.csv", GOOD, {"trajectory": "run"}, "no column 'run'"),
-    "an unknown kind": ("a.csv", GOOD, {"positions": "x:circle"}, "position 'x:circle': write 'x', 'x:line:UNIT', 'x:ang"),
+    "an unknown kind": (
+        "a.csv",
+        GOOD,
+        {"positions": "x:circle"},
+        "position 'x:circle': write 'x', 'x:line:UNIT', 'x:ang",
+    ),
     "degrees on a line": ("a.csv", GOOD, {"positions": "x:line:deg"}, "position 'x:line:deg': write"),
     "one column for two": ("a.csv", GOOD, {"positions": "x", "inputs": "x"}, "column 'x' was named twice"),
     "time as a position": ("a.csv", GOOD, {"positions": "t", "time": "t"}, "column 't' was named twice"),

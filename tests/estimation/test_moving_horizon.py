@@ -8,6 +8,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import phast
+from phast.cli.own import fit
 from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import CartPoleMass, ConstantMass
 from phast.components.parameter import Positive
@@ -21,8 +22,9 @@ from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.forecaster import Core
 from phast.estimation.moving_horizon import ModelAware, estimate_state
-from phast.fitting.gradient import Batch, HorizonLoss, Settings, fit
+from phast.fitting.losses import Batch, HorizonLoss
 from phast.fitting.second_order import passive_transition, sharpen, sharpest
+from phast.fitting.training import Settings
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import phast
-from phast.api import input_count
 from phast.components.damping import ConstantDamping, Friction, PSDDamping, SplineDamping, SumDamping
 from phast.components.mass import ConstantMass, JointedMass, LinkedMass
 from phast.components.parameter import Positive, Real, parameter_count
@@ -21,9 +20,11 @@ from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.errors import InputError
 from phast.estimation.derivatives import choose_smoother, differentiate, noise_scale
+from phast.estimation.states import input_count
 from phast.fitting.coefficients import coefficients_of
 from phast.fitting.matching import acceleration, match
-from phast.fitting.structure import Scales, Wanted, compose
+from phast.fitting.preprocess import Scales
+from phast.fitting.structure import Wanted, compose
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phast.cli.own import fit
 from phast.components.damping import WindyDamping
 from phast.components.parameter import parameter_count
 from phast.data.manifold import Manifold
@@ -19,7 +20,8 @@ from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.forecaster import autoregressive
 from phast.fitting.checkpoint import load, save
-from phast.fitting.gradient import Batch, FullStateLoss, NextStepLoss, Settings, fit
+from phast.fitting.losses import Batch, FullStateLoss, NextStepLoss
+from phast.fitting.training import Settings
 from phast.paper.baselines import attention
 from phast.paper.baselines.attention import TransformerBlock, VolumePreserving, resolve
 from phast.paper.baselines.recurrent import S5, DLinOSS, LinOSS, hippo_pairs

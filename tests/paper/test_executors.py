@@ -16,7 +16,8 @@ from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.forecaster import Phast
 from phast.fitting.checkpoint import load
-from phast.fitting.gradient import NextStepLoss, Settings
+from phast.fitting.losses import NextStepLoss
+from phast.fitting.training import Settings
 from phast.paper import executors, experiments
 from phast.paper.executors import Job, cost, count_done, here, missing, processes, records_of
 from phast.paper.experiments import Experiment, GradientPreset, read_record

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from pages import loads_nothing, own_markup, read_page, runs_nothing_foreign
+from phast.old_api import damping
 
 from phast.analysis.energy import power_balance
 from phast.analysis.identifiability import damping_band, identified
-from phast.api import damping
 from phast.components.damping import Friction
 from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive

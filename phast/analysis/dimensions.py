@@ -1,0 +1,83 @@
+"""Units of coefficients: each has a dimension, which the units of the positions and the anchor of the scale turn into
+text.
+
+A dimension is the powers of mass, length and time. Without a known force the mass is a number, so that powers of it
+are left out; with one it is u s²/length, so that a force is counted in the unit u of the inputs.
+"""
+
+from typing import NamedTuple
+
+import jax
+
+from phast.components import damping, mass, potential
+from phast.data.units import Units
+from phast.dynamics.hamiltonian import AbstractEnergetic, PortHamiltonian
+from phast.fitting.coefficients import trained_leaves
+
+
+class Dimension(NamedTuple):
+    """Powers of mass, length and time."""
+
+    mass: int
+    length: int
+    time: int
+
+
+ENERGY, FORCE, STIFFNESS = Dimension(1, 2, -2), Dimension(1, 1, -2), Dimension(1, 0, -2)
+MASS, LENGTH, NUMBER = Dimension(1, 0, 0), Dimension(0, 1, 0), Dimension(0, 0, 0)
+VISCOUS, QUADRATIC = Dimension(1, 0, -1), Dimension(1, -1, 0)
+
+_OF_FIELDS: dict[type, dict[str, Dimension]] = {
+    potential.Cosine: {"amplitudes": ENERGY, "centre": LENGTH},
+    potential.ChainCosine: {"amplitudes": ENERGY, "centre": LENGTH},
+    potential.Quadratic: {"stiffness": STIFFNESS, "centre": LENGTH},
+    potential.LennardJones: {"depth": ENERGY, "diameter": LENGTH},
+    potential.Gravity: {"masses": MASS},
+    potential.Scaled: {"scale": NUMBER},
+    mass.ConstantMass: {"masses": MASS},
+    mass.LinkedMass: {"first": MASS, "second": MASS, "coupling": NUMBER, "offset": LENGTH},
+    mass.JointedMass: {"first": MASS, "second": MASS, "coupling": NUMBER, "rotors": MASS, "offset": LENGTH},
+    damping.ConstantDamping: {"coefficients": VISCOUS},
+    damping.WindyDamping: {"base": VISCOUS, "gain": VISCOUS},
+    damping.Friction: {"viscous": VISCOUS, "coulomb": FORCE, "quadratic": QUADRATIC},
+    PortHamiltonian: {"port": FORCE},
+}
+
+
+def unit_texts(system: AbstractEnergetic, units: Units, *, driven: bool) -> list[str]:
+    """The unit of every trainable number, in the order of :func:`~phast.fitting.coefficients.names_of`."""
+    lengths = set(Units.computed(units.manifold).names if any(units.manifold.circles) else units.names)
+    length = lengths.pop() or "[q]" if len(lengths) == 1 else "[q]"
+    texts = []
+    for path, leaf in trained_leaves(system):
+        size = sum(x.size for x in jax.tree.leaves(leaf))
+        texts += [_text(_dimension(system, path), length, driven)] * size
+    return texts
+
+
+def _dimension(node: object, path: tuple) -> Dimension | None:
+    """That of the innermost field on the way to a leaf that has one."""
+    found = None
+    for key in path:
+        name = getattr(key, "name", None)
+        found = _OF_FIELDS.get(type(node), {}).get(name, found)
+        node = getattr(node, name) if name is not None else node[key.idx]
+    return found
+
+
+def _text(dimension: Dimension | None, length: str, driven: bool) -> str:
+    if dimension is None:
+        return ""
+    powers = {"u": dimension.mass, length: dimension.length - dimension.mass, "s": dimension.time + 2 * dimension.mass}
+    if not driven:
+        powers = {length: dimension.length, "s": dimension.time}
+    above = "·".join(_power(unit, k) for unit, k in powers.items() if k > 0)
+    below = "·".join(_power(unit, -k) for unit, k in powers.items() if k < 0)
+    return f"{above or '1'}/{below}" if below else above
+
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _power(unit: str, k: int) -> str:
+    return unit if k == 1 else unit + str(k).translate(_SUPERSCRIPTS)

@@ -1,0 +1,310 @@
+"""A fitted model, and everything that can be asked of it."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jaxtyping import ArrayLike
+
+from phast.analysis.forecasts import Asked, foresee
+from phast.api.forecast import Forecast
+from phast.api.identification import Identification
+from phast.api.states import States
+from phast.components.parameter import parameter_count
+from phast.data.durations import steps_in
+from phast.data.reading import warn_of_degrees
+from phast.data.recording import Piece, Recording
+from phast.data.trajectories import Trajectories
+from phast.data.units import Units
+from phast.errors import FitError, InputError, Reason
+from phast.estimation.forecaster import AbstractIdentifiable
+from phast.estimation.moving_horizon import ModelAware, StateEstimate
+from phast.estimation.states import estimated, filtered, matched
+from phast.fitting import checkpoint
+from phast.fitting.adaptation import adapt
+from phast.fitting.second_order import MINIMUM_CONTEXT
+from phast.report.text import count_of
+
+Positions = Recording | Trajectories | ArrayLike
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Fitted:
+    """A model that was fitted to a recording. Results are in the units of the recording that they are about.
+
+    ``model`` is the forecaster itself, an Equinox module in the units of the computation (angles in radians).
+    ``recording`` is what it was fitted to; a model that comes from a file has none. ``about`` says how it was made.
+    """
+
+    model: AbstractIdentifiable
+    units: Units
+    inputs: tuple[str, ...] = ()
+    recording: Recording | None = None
+    about: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    # --- what comes next ---------------------------------------------------------------------------------------------
+
+    def forecast(
+        self,
+        horizon: int | str = 100,
+        after: Positions | None = None,
+        *,
+        start: Literal["end", "start", "everywhere"] = "end",
+        context: int | str | None = None,
+        past: ArrayLike | None = None,
+        inputs: ArrayLike | None = None,
+        hold: bool = False,
+        mode: Literal["autoregressive", "takeover"] = "autoregressive",
+        adapt: Sequence[str] = (),
+    ) -> Forecast:
+        """What comes next: ``horizon`` steps, or a time such as ``"2 s"``, after the end of a recording or an array.
+
+        ``after`` is the recording of the fit unless another one, or an array (samples, n) or (contexts, samples, n) in
+        the units of the fit, is given. ``start="start"`` begins after the first samples and ``"everywhere"`` all along,
+        to compare with what was measured. ``context`` is how many samples, or seconds, a state is taken from. A driven
+        model needs what acts on it: ``inputs`` (a number, one for each input, or (horizon, inputs)), or ``hold=True``
+        to hold the last ones; ``past`` holds those between the samples of an array. ``adapt`` names coefficients to be
+        refined on each context.
+        """
+        if start not in ("end", "start", "everywhere"):
+            raise InputError(f"unknown start '{start}': choose end, start or everywhere")
+        if mode not in ("autoregressive", "takeover"):
+            raise InputError(f"unknown forecast mode '{mode}': choose autoregressive or takeover")
+        recording, single = self._recorded(after, past)
+        steps, dt = steps_in(horizon, self.model.dt), self.model.dt
+        asked = Asked(
+            start,
+            None if context is None else steps_in(context, dt),
+            steps,
+            mode,
+            tuple(adapt),
+            self._coming(inputs, hold, start, steps),
+            hold,
+        )
+        with self._precision():
+            seen = foresee(self.model, recording, asked)
+        if not np.isfinite(seen.q).all():
+            raise FitError(Reason.UNSTABLE)
+        return Forecast.of(seen, recording.units, single=single and start != "everywhere")
+
+    def _coming(self, inputs: ArrayLike | None, hold: bool, start: str, steps: int) -> np.ndarray | None:
+        """The inputs of the steps to come, (steps, inputs)."""
+        if inputs is None and not hold:
+            return None
+        if not self.inputs:
+            raise InputError("this model was fitted without inputs: leave inputs and hold out (--future, --hold)")
+        if start != "end":
+            raise InputError(f"start='{start}' goes on under the measured inputs: leave inputs and hold out")
+        if inputs is None:
+            return None
+        if hold:
+            raise InputError("inputs and hold=True were both given: give one of them")
+        given, count = np.asarray(inputs, dtype=float), len(self.inputs)
+        if given.ndim == 2 and given.shape[0] > steps:
+            given = given[:steps]
+        if given.ndim > 2 or given.shape not in ((), (count,), (steps, count)) or not np.isfinite(given).all():
+            raise InputError(
+                f"inputs have shape {given.shape}: give a finite number, one for each of {', '.join(self.inputs)}, or "
+                f"an array ({steps}, {count})"
+            )
+        return np.broadcast_to(given, (steps, count))
+
+    def score(self, recording: Recording, horizon: int | str = "10") -> float:
+        """1 - (rms forecast error / rms change)²: one is perfect, zero is standing still, averaged over coordinates."""
+        off = self.forecast(
+            int(horizon) if str(horizon).isdigit() else horizon, recording, start="everywhere"
+        ).seen.off()
+        own, still = (np.mean(off[name] ** 2, axis=(0, 1)) for name in ("model", "standing still"))
+        return float(np.mean(1.0 - own / np.maximum(still, np.finfo(float).tiny)))
+
+    # --- states ------------------------------------------------------------------------------------------------------
+
+    def filter(
+        self, recording: Positions | None = None, *, noise: float | None = None, process_noise: float | None = None
+    ) -> States:
+        """Positions and momenta at every sample, from every measurement so far.
+
+        ``noise`` is the standard deviation of a measured position, as learned if left out.
+        """
+        found, _ = self._recorded(recording, None)
+        with self._precision():
+            return States.of(found, filtered(self.model, found, noise=noise, process_noise=process_noise))
+
+    def estimate(self, context: Positions) -> StateEstimate:
+        """The state (q, p) at the end of each context with its covariance, in the units of the computation.
+
+        ``fell_back`` marks contexts that the model cannot explain: a smoother's state stands there.
+        """
+        model, (recording, single) = self._aware("gives no covariance"), self._recorded(context, None)
+        with self._precision():
+            contexts = matched(model, recording).ends(min(len(piece.t) for piece in recording.pieces))
+            found = estimated(model, jnp.asarray(contexts.q, dtype=float), None)
+        return StateEstimate(*(part[0] if single else part for part in found))
+
+    # --- physics -----------------------------------------------------------------------------------------------------
+
+    def identify(self, recording: Recording | None = None) -> Identification:
+        """Coefficients with their uncertainties and what the data leave open; fields and energy along a recording."""
+        model = self._aware("carries no evidence of its fit")
+        recording = self.recording if recording is None else recording
+        with self._precision():
+            along = None if recording is None else matched(model, recording)
+            return Identification.of(model, self.units if along is None else along.units, along)
+
+    def damping(self, q: ArrayLike) -> np.ndarray:
+        """The diagonal of the learned D(q), at rest, for configurations (N, n), or (N,) of one coordinate."""
+        n = self.model.manifold.size
+        points = np.asarray(q, dtype=float)
+        points = points.reshape(-1, 1) if points.ndim < 2 and n == 1 else np.atleast_2d(points)
+        if points.ndim != 2 or points.shape[1] != n:
+            raise InputError(f"the model has {n} coordinate(s), but q has shape {np.shape(q)}: give (N, {n})")
+        with self._precision():
+            system, rest = self.model.learned_system(), jnp.zeros(n)
+            points = jnp.asarray(self.units.from_file(points), dtype=float)
+            return np.asarray(jax.vmap(lambda x: system.damping.operator(x, rest).diagonal_part())(points))
+
+    def adapt(self, context: Positions, coefficients: Sequence[str], *, tolerance: float = 0.3) -> "Fitted":
+        """The model with the named coefficients refined on one context; they may move by about ``tolerance``."""
+        model, (recording, _) = self._aware("cannot be adapted to a context"), self._recorded(context, None)
+        if len(recording.pieces) != 1:
+            raise InputError("adapt takes one context: each has coefficients of its own")
+        with self._precision():
+            q = jnp.asarray(matched(model, recording).pieces[0].q, dtype=float)
+            return dataclasses.replace(self, model=adapt(model, q, coefficients, tolerance=tolerance))
+
+    # --- files and pages ---------------------------------------------------------------------------------------------
+
+    def report(self, path: str | os.PathLike, recording: Recording | None = None) -> Path:
+        """Write one HTML page: how well the model fits, its forecasts, its coefficients, how it was made."""
+        from phast.report.model_page import write_model_page
+
+        model, (found, _) = self._aware("carries no evidence of its fit"), self._recorded(recording, None)
+        with self._precision():
+            return write_model_page(model, found, path, about=self.about)
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """Write the model to one file, which :func:`phast.load` reads. Data do not go along."""
+        known = {"units": list(self.units.names), "inputs": list(self.inputs)}
+        return checkpoint.save(self.model, path, **self.about, **known)
+
+    def summary(self) -> dict[str, Any]:
+        """How it was made and what was found as plain data, for JSON."""
+        known = {"parameters": parameter_count(self.model), **self.about}
+        return known | (self._identified().summary() if self._has_evidence else {})
+
+    # --- how it shows itself -----------------------------------------------------------------------------------------
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each coefficient."""
+        return self._identified().to_frame()
+
+    def __repr__(self) -> str:
+        count = count_of(parameter_count(self.model), "coefficient")
+        head = f"{type(self.model).__name__} of {', '.join(self.units.labels)}, {count}"
+        return f"{head}\n{self._identified()!r}" if self._has_evidence else head
+
+    def _repr_html_(self) -> str:
+        return self._identified()._repr_html_() if self._has_evidence else f"<pre>{self!r}</pre>"
+
+    def _identified(self) -> Identification:
+        with self._precision():
+            return Identification.of(self._aware("carries no evidence of its fit"), self.units, None)
+
+    @property
+    def _has_evidence(self) -> bool:
+        return isinstance(self.model, ModelAware) and self.model.evidence is not None
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _aware(self, lacks: str) -> ModelAware:
+        if not isinstance(self.model, ModelAware):
+            raise InputError(f"a trained {type(self.model).__name__} {lacks}: fit with method=SecondOrder()")
+        return self.model
+
+    def _precision(self) -> contextlib.AbstractContextManager:
+        """Double precision where the model has it, for as long as it computes."""
+        leaves = jax.tree.leaves(eqx.filter(self.model, eqx.is_inexact_array))
+        return jax.enable_x64(any(leaf.dtype == np.float64 for leaf in leaves))
+
+    def _recorded(self, data: Positions | None, past: ArrayLike | None) -> tuple[Recording, bool]:
+        """Positions as a recording, and whether they are one piece that was not asked for as several."""
+        if data is None:
+            if self.recording is None:
+                raise InputError("a model from a file holds no recording: give one, phast.read('swing.csv')")
+            data = self.recording
+        if isinstance(data, Recording | Trajectories):
+            if past is not None:
+                raise InputError("a recording holds its own inputs: leave past=… out")
+            recording = data if isinstance(data, Recording) else Recording.of(data)
+            return recording, len(recording.pieces) == 1
+        return self._contexts(data, past)
+
+    def _contexts(self, data: ArrayLike, past: ArrayLike | None) -> tuple[Recording, bool]:
+        """Arrays in the units of the fit as pieces."""
+        q, single = self._checked(data)
+        before = [None] * len(q) if past is None else self._inputs_between(past, q, single)
+        t = self.model.dt * np.arange(q.shape[1])
+        pieces = tuple(
+            Piece(str(i), t, *each) for i, each in enumerate(zip(self.units.from_file(q), before, strict=True))
+        )
+        warn_of_degrees([piece.q for piece in pieces], self.units)
+        names = self.inputs if past is not None else ()
+        return Recording(pieces, self.model.manifold, self.model.dt, names, units=self.units), single
+
+    def _checked(self, data: ArrayLike) -> tuple[np.ndarray, bool]:
+        """Finite positions (contexts, samples, n), and whether they came as one context."""
+        n = self.model.manifold.size
+        try:
+            q = np.asarray(data, dtype=float)
+        except (TypeError, ValueError):
+            raise InputError("the positions must be numbers in rows of equal length") from None
+        q = q[:, None] if q.ndim == 1 and n == 1 else q
+        single, q = q.ndim == 2, q if q.ndim == 3 else q[None]
+        if q.ndim != 3 or q.shape[2] != n:
+            names = ", ".join(self.model.manifold.names)
+            raise InputError(
+                f"the model has {n} coordinate(s) ({names}), but the positions have shape {np.shape(data)}: give "
+                f"(samples, {n})"
+            )
+        if q.shape[1] < MINIMUM_CONTEXT:
+            raise InputError(
+                f"a context of {count_of(q.shape[1], 'sample')} tells no velocity: give at least {MINIMUM_CONTEXT}"
+            )
+        if not np.isfinite(q).all():
+            context, step, i = np.argwhere(~np.isfinite(q))[0]
+            raise InputError(
+                f"position {self.model.manifold.names[i]} is not a finite number at sample {step}"
+                f"{'' if single else f' of context {context}'}: remove or interpolate it"
+            )
+        return q, single
+
+    def _inputs_between(self, past: ArrayLike, q: np.ndarray, single: bool) -> np.ndarray:
+        """The inputs from every sample on; what acts after the last is not known yet, and not used."""
+        wanted = (len(q), q.shape[1] - 1, len(self.inputs))
+        given = np.asarray(past, dtype=float)
+        given = given[None] if single else given
+        if given.shape != wanted or not np.isfinite(given).all():
+            shape = wanted[1:] if single else wanted
+            raise InputError(f"past has shape {np.shape(past)}: give finite numbers of shape {shape}")
+        return np.concatenate([given, given[:, -1:]], axis=1)
+
+
+def load(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Fitted:
+    """The model in ``path``. Name your own component classes in ``classes`` if it is composed of any."""
+    double = checkpoint.needs_float64(path)
+    with jax.enable_x64(double or jax.config.jax_enable_x64):
+        model = checkpoint.load(path, classes=classes)
+    if not isinstance(model, AbstractIdentifiable):
+        raise InputError(f"{path}: holds a {type(model).__name__}, which is no fitted model of a system")
+    about = checkpoint.describe(path)
+    names = about.pop("units", None)
+    units = Units.computed(model.manifold) if names is None else Units(model.manifold, tuple(names))
+    return Fitted(model, units, tuple(about.pop("inputs", ())), None, about)

@@ -1,0 +1,89 @@
+"""A forecast in the units of the user's files: numbers, a frame, a figure, a file."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from phast.analysis.forecasts import Foresight
+from phast.api.tables import write_table
+from phast.data.units import Units
+from phast.report.text import count_of, figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Forecast:
+    """Forecasts after one context, or after each of several.
+
+    ``t`` holds the times, ``q`` the positions and ``deviation`` one standard deviation of what will be measured around
+    them (None where the model knows none): (horizon, n) after one context, (contexts, horizon, n) after several.
+    """
+
+    t: Float[np.ndarray, "*contexts H"]
+    q: Float[np.ndarray, "*contexts H n"]
+    deviation: Float[np.ndarray, "*contexts H n"] | None
+    units: Units
+    labels: tuple[str, ...]
+    seen: Foresight
+
+    @classmethod
+    def of(cls, seen: Foresight, units: Units, *, single: bool) -> "Forecast":
+        """What was foreseen, in the units of the file."""
+        t = np.stack([context.after for context in seen.contexts])
+        deviation = None if seen.deviation is None else units.to_file(seen.deviation)
+        arrays = [t, units.to_file(seen.q), deviation]
+        if single:
+            arrays = [None if x is None else x[0] for x in arrays]
+        return cls(*arrays, units, tuple(seen.labels), seen)
+
+    def summary(self) -> dict[str, Any]:
+        """Errors over the steps that were measured, beside standing still and going on at constant velocity."""
+        return self.seen.summary(self.units.factors)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each step of each forecast: trajectory, t, positions, ``deviation(·)``."""
+        horizon, n = self.q.shape[-2:]
+        columns = {"trajectory": np.repeat(self.labels, horizon), "t": np.reshape(self.t, -1)}
+        columns |= dict(zip(self.units.headings, self.q.reshape(-1, n).T, strict=True))
+        if self.deviation is not None:
+            names = [f"deviation({name})" for name in self.units.manifold.names]
+            columns |= dict(zip(names, self.deviation.reshape(-1, n).T, strict=True))
+        return pd.DataFrame(columns)
+
+    def save(self, path: str | os.PathLike) -> Path:
+        """Write .csv, .parquet or .npz."""
+        arrays = {"t": self.t, "q": self.q} | ({} if self.deviation is None else {"deviation": self.deviation})
+        return write_table(path, self.to_frame(), arrays | {"coordinates": np.array(self.units.headings)})
+
+    def plot(self, which: int = 0) -> "Figure":
+        """One forecast with a band of two standard deviations, beside what was measured next."""
+        from phast.report.plots import forecast_figure
+
+        return forecast_figure(self.seen, self.units, which)
+
+    def __repr__(self) -> str:
+        """What it is, and how far off where that is known."""
+        horizon = self.q.shape[-2]
+        lines = [
+            f"{count_of(len(self.labels), 'forecast')} of {', '.join(self.units.labels)}, {count_of(horizon, 'step')}"
+        ]
+        numbers = self.summary()
+        if numbers["steps_compared"]:
+            mse, median = figure(numbers["mse"]), figure(numbers["mse_median"])
+            compared = count_of(numbers["steps_compared"], "step")
+            lines.append(f"mean squared error over {compared}: {mse} (median over forecasts {median})")
+            still, moving = figure(numbers["rms_persistence"]), figure(numbers["rms_constant_velocity"])
+            lines.append(f"rms error {figure(numbers['rms'])}; standing still {still}, constant velocity {moving}")
+            if self.deviation is not None:
+                lines.append(f"measured positions within ± 1σ: {numbers['within_one_deviation']:.0%} of the time")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{self!r}</pre>{self.to_frame().to_html(max_rows=10)}"

@@ -1,0 +1,52 @@
+"""``phast identify``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import phast
+from phast.cli.console import JsonSink, check_figure, watching
+from phast.cli.options import Asked, Columns, Shown, existing_files, existing_model, is_model, model_and_recording
+from phast.errors import InputError
+
+PANEL = "Physics"
+EXAMPLE = "phast identify swing/ swing.csv --plot fields.png"
+
+
+def command(
+    source: Annotated[str, typer.Argument(metavar="MODEL|DATA", help="A fitted model, or a file of positions to fit.")],
+    columns: Columns,
+    asked: Asked,
+    shown: Shown,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="[DATA]", help="Files to look at fields and energy along.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="A figure of the fields with their uncertainty.")] = None,
+    seed: Annotated[int, typer.Option(help="Draws the samples that are used.")] = 0,
+) -> None:
+    """Recover physical coefficients with their uncertainty, and say which ones the data cannot determine."""
+    check_figure(plot)
+    sink = JsonSink(shown.json_file)
+    if is_model(source):
+        asked.refuse("is for a fit: this model is fitted already")
+        if files:
+            fitted, recording = model_and_recording(Path(source), files, columns, silent=shown.silent)
+        else:
+            fitted, recording = phast.load(existing_model(Path(source))), None
+    else:
+        existing_files([source, *(files or [])])
+        asked.check()
+        recording = columns.read([source, *(files or [])], silent=shown.silent)
+        with watching("fitting", quiet=shown.quiet) as progress:
+            fitted = phast.fit(recording, asked.structure(), seed=seed, progress=progress)
+    if plot is not None and recording is None:
+        raise InputError("a figure along a coordinate needs data: give a file after the model")
+    found = fitted.identify(recording)
+    shown.text(found)
+    if found.fields:
+        shown.text(found.details())
+    if plot is not None:
+        phast.save_figure(found.plot(), plot)
+        shown.text(f"figure: {plot}")
+    sink.write(found.summary() | {"source": source})

@@ -1,0 +1,234 @@
+"""Options that several commands share: a group of them is one class, and one parameter of each command."""
+
+import dataclasses
+import functools
+import inspect
+import math
+import sys
+import tempfile
+import typing
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+import phast
+from phast.cli.console import note
+from phast.errors import InputError
+from phast.fitting import words
+
+if TYPE_CHECKING:
+    from phast.api.fitted import Fitted
+    from phast.data.recording import Recording
+
+MODEL_FILE = "model.phast"
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """A group: each field is an option."""
+
+
+def with_groups(command: Callable) -> Callable:
+    """The command with every parameter that is a group taken apart into its options."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Options)}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        kinds = typing.get_type_hints(groups[name], include_extras=True)
+        for field in dataclasses.fields(groups[name]):
+            annotation, default = kinds[field.name], field.default
+            parameters.append(
+                inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            )
+
+    @functools.wraps(command)
+    def run(**values: Any) -> Any:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
+        return command(**values)
+
+    del run.__wrapped__
+    run.__signature__ = inspect.Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns(Options):
+    """How a file is read."""
+
+    time: Annotated[
+        str | None, typer.Option(help="The time column; 't' or 'time' if left out.", rich_help_panel="Columns")
+    ] = None
+    positions: Annotated[
+        str | None,
+        typer.Option(
+            help="The position columns, e.g. 'x,theta:angle' or 'theta:angle:deg'.", rich_help_panel="Columns"
+        ),
+    ] = None
+    inputs: Annotated[
+        str | None, typer.Option(help="The columns of known inputs, e.g. 'u1,u2'.", rich_help_panel="Columns")
+    ] = None
+    trajectory: Annotated[
+        str | None, typer.Option(help="The column that tells runs apart.", rich_help_panel="Columns")
+    ] = None
+    dt: Annotated[
+        float | None, typer.Option(help="The sampling step, where there is no time column.", rich_help_panel="Columns")
+    ] = None
+    missing: Annotated[
+        Literal["refuse", "split"] | None,
+        typer.Option(help="Rows with blanks: refuse them, or leave them out.", rich_help_panel="Columns"),
+    ] = None
+    start: Annotated[float | None, typer.Option(help="Use samples from this time on.", rich_help_panel="Columns")] = (
+        None
+    )
+    stop: Annotated[float | None, typer.Option(help="Use samples before this time.", rich_help_panel="Columns")] = None
+
+    def named(self) -> dict[str, Any]:
+        """What was said of the columns."""
+        said = dataclasses.asdict(self)
+        return {
+            name: said[name]
+            for name in ("time", "positions", "inputs", "trajectory", "dt", "missing")
+            if said[name] is not None
+        }
+
+    def read(self, files: Sequence[str], known: dict[str, Any] | None = None, *, silent: bool = False) -> "Recording":
+        """The files as one recording; ``known`` is how a model reads where nothing else was said."""
+        said = self.named()
+        known = {name: value for name, value in (known or {}).items() if not (name == "time" and "dt" in said)}
+        sources = [_standard_input() if name == "-" else name for name in files]
+        recording = phast.read(sources[0] if len(sources) == 1 else sources, **(known | said))
+        for remark in () if silent else recording.notes:
+            note(remark)
+        if self.start is None and self.stop is None:
+            return recording
+        return recording.between(
+            -math.inf if self.start is None else self.start, math.inf if self.stop is None else self.stop
+        )
+
+
+def _standard_input() -> str:
+    """A file with what comes through the pipe."""
+    with tempfile.NamedTemporaryFile(suffix=".csv", delete=False) as file:
+        file.write(sys.stdin.buffer.read())
+    return file.name
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked(Options):
+    """What to look for, in words."""
+
+    potential: Annotated[
+        str | None,
+        typer.Option(
+            help="The template: cosine, quadratic, chain, joined by +; 'cosine:9.81' has a strength.",
+            rich_help_panel="Structure",
+        ),
+    ] = None
+    mass: Annotated[
+        str,
+        typer.Option(
+            help="The mass: a number, one each, or learned, links or joints (two links).", rich_help_panel="Structure"
+        ),
+    ] = "1.0"
+    damping: Annotated[
+        str | None,
+        typer.Option(
+            help="viscous, coulomb, quadratic, free or none, joined by +; free if left out.",
+            rich_help_panel="Structure",
+        ),
+    ] = None
+    port: Annotated[
+        str | None,
+        typer.Option(help="How inputs act: identity, learned, or rows '1,0;0,1'.", rich_help_panel="Structure"),
+    ] = None
+    regime: Annotated[
+        Literal["known", "partial", "unknown"] | None,
+        typer.Option(
+            help="What is known; partial if a potential is named, else unknown, if left out.",
+            rich_help_panel="Structure",
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse a word that is none, before anything is loaded."""
+        words.check(self.potential, self.mass, self.damping, self.regime)
+
+    def structure(self) -> "phast.Structure":
+        return phast.Structure(**dataclasses.asdict(self))
+
+    def refuse(self, because: str) -> None:
+        """Where a structure does not apply, nothing may be said of it."""
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) != field.default:
+                raise InputError(f"--{field.name} {because}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown(Options):
+    """What is shown and where numbers go."""
+
+    json_file: Annotated[
+        str | None,
+        typer.Option("--json", metavar="FILE", help="Also write the numbers to FILE; '-' prints them alone."),
+    ] = None
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, no notes and no results.")] = False
+
+    @property
+    def silent(self) -> bool:
+        """Whether results are not to be printed as text."""
+        return self.quiet or self.json_file == "-"
+
+    def text(self, line: object) -> None:
+        if not self.silent:
+            print(line)
+
+
+def model_path(path: Path) -> Path:
+    """Where a model goes: a folder holds it as ``model.phast``."""
+    return path / MODEL_FILE if path.is_dir() or not path.suffix else path
+
+
+def is_model(source: str) -> bool:
+    """Whether this names a model that exists."""
+    path = Path(source)
+    return path.suffix == ".phast" or (path / MODEL_FILE).is_file()
+
+
+def existing_model(path: Path) -> Path:
+    """The file of the model in ``path``, or what to do without one."""
+    found = path / MODEL_FILE if path.is_dir() else path
+    if not found.is_file():
+        raise InputError(f"no model '{path}': make one with `phast fit DATA.csv -o {path}`")
+    return found
+
+
+def existing_files(files: Sequence[str]) -> None:
+    """Refuse a file that is not there, before anything is loaded."""
+    for name in files:
+        if name == "-" or Path(name).is_file():
+            continue
+        if Path(name).is_dir():
+            raise InputError(f"'{name}' is a folder: name the files in it")
+        if not Path(name).suffix and name in phast.SYSTEMS:
+            raise InputError(
+                f"'{name}' is a system, not a file: simulate it first, `phast simulate {name} -o {name}.csv`"
+            )
+        raise InputError(f"no such file: '{name}'")
+
+
+def model_and_recording(
+    model_file: Path, files: Sequence[str], columns: Columns, *, silent: bool
+) -> tuple["Fitted", "Recording"]:
+    """A model, and files read as it reads them."""
+    path = existing_model(model_file)
+    existing_files(files)
+    fitted = phast.load(path)
+    known = fitted.about.get("columns") or {"positions": ",".join(fitted.units.headings)}
+    return fitted, columns.read(files, known, silent=silent)

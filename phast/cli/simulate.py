@@ -1,0 +1,28 @@
+"""``phast simulate``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import phast
+from phast.cli.console import check_table
+
+PANEL = "Simulated systems"
+EXAMPLE = "phast simulate cartpole-windy -o runs.csv --count 50 --noise 0.01"
+
+
+def command(
+    name: Annotated[str, typer.Argument(metavar="SYSTEM")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A .csv, .parquet or .npz file.")],
+    count: Annotated[int, typer.Option(min=1, help="Trajectories.")] = 10,
+    length: Annotated[int, typer.Option(min=2, help="Samples per trajectory.")] = 200,
+    dt: Annotated[float | None, typer.Option(help="Sampling step; the system's own if left out.")] = None,
+    noise: Annotated[float, typer.Option(min=0.0, help="Standard deviation of noise on the positions.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Draws initial states and noise.")] = 42,
+) -> None:
+    """Simulate a system to tight tolerance and write its trajectories to a file."""
+    check_table(str(output))
+    data = phast.simulate(phast.system(name), count, length=length, dt=dt, seed=seed)
+    phast.save_trajectories(data if noise == 0.0 else data.with_noise(noise, seed=seed), output)
+    print(f"{count} trajectories of {name}, {length} samples each, dt = {data.dt:g}: {output}")

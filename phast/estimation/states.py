@@ -1,0 +1,127 @@
+"""States of contexts and recordings: what a model makes of measured positions."""
+
+import dataclasses
+import warnings
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from phast.data.recording import Recording
+from phast.data.trajectories import Trajectories
+from phast.errors import InputError
+from phast.estimation.forecaster import (
+    AbstractIdentifiable,
+    Filtered,
+    Phast,
+)
+from phast.estimation.inputs import held_everywhere
+from phast.estimation.moving_horizon import ModelAware, StateEstimate
+
+
+def input_count(model: AbstractIdentifiable) -> int:
+    """How many inputs the system has; where it names no port, one for each coordinate."""
+    return model.learned_system().input_count(model.manifold.size)
+
+
+def matched(model: AbstractIdentifiable, recording: Recording) -> Recording:
+    """The recording as this model counts time and inputs, or why it cannot."""
+    _check_coordinates(model, recording)
+    if not isinstance(model, ModelAware):
+        if not recording.even or abs(recording.dt - model.dt) > 1e-3 * model.dt:
+            raise InputError(
+                f"sampled every {recording.dt:g}, but the model was trained at {model.dt:g}: make the steps even"
+            )
+        return recording
+    given, wanted = len(recording.inputs), input_count(model)
+    if given != wanted and (given or model.core.system.port is not None):
+        raise InputError(
+            f"the recording has {given} input(s), but the model {wanted}: name the columns with inputs=… (--inputs)"
+        )
+    if not 0.2 < recording.dt / model.dt < 5.0:
+        raise InputError(f"sampled every {recording.dt:g}, but the model learned at {model.dt:g}: resample it")
+    return dataclasses.replace(recording, dt=model.dt)
+
+
+def _check_coordinates(model: AbstractIdentifiable, recording: Recording) -> None:
+    if recording.manifold == model.manifold:
+        return
+    found, wanted = recording.manifold.coordinates, model.manifold.coordinates
+    raise InputError(
+        f"the recording has the coordinate(s) {', '.join(found)}, but the model {', '.join(wanted)}: name the model's "
+        "with positions=… (--positions), or rename the columns"
+    )
+
+
+@eqx.filter_jit
+def _estimate_all(model: ModelAware, contexts, past) -> StateEstimate:
+    return jax.vmap(model.estimate)(contexts, past)
+
+
+def warn_of_fallbacks(model: ModelAware, contexts: Any, past: Any, batched: bool = True) -> None:
+    """Say which contexts a model cannot explain."""
+    lost = np.flatnonzero(np.asarray(_estimate_all(model, contexts, past).fell_back))
+    if len(lost):
+        which = (
+            f"context {lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}" if batched else "the context"
+        )
+        warnings.warn(
+            f"the model cannot explain {which} (constant, or with a jump?): forecast from a smoothed state instead",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+@eqx.filter_jit
+def _slide_all(model: ModelAware, positions, inputs) -> Filtered:
+    return jax.vmap(model.filter)(positions, inputs)
+
+
+@eqx.filter_jit
+def _filter_all(model: Phast, positions, inputs, measurement_noise: float, process_noise: float) -> Filtered:
+    def one(q, u):
+        return model.filter(q, u, measurement_noise=measurement_noise, process_noise=process_noise)
+
+    return jax.vmap(one)(positions, inputs)
+
+
+def filtered(
+    model: Phast | ModelAware,
+    recording: Recording,
+    *,
+    noise: float | None = None,
+    process_noise: float | None = None,
+) -> list[Filtered]:
+    """States, covariances and innovations along each piece, from every measurement so far.
+
+    A second-order model fits each state to the last positions; ``noise`` overrides what it learned of a position's
+    standard deviation. A trained one is filtered by an extended Kalman filter (1e-3 each unless given).
+    """
+    if not all(x is None or x > 0 for x in (noise, process_noise)):
+        raise InputError("noise and process noise are standard deviations: give positive numbers")
+    recording = matched(model, recording)
+    if not isinstance(model, ModelAware):
+        return [
+            _first(_filter_all(model, *_batched(piece), noise or 1e-3, process_noise or 1e-3))
+            for piece in recording.singly()
+        ]
+    if process_noise is not None:
+        raise InputError("this model trusts its physics over its window: leave the process noise out")
+    model = model if noise is None else dataclasses.replace(model, noise=noise)
+    return [_first(_slide_all(model, *_batched(piece))) for piece in recording.singly()]
+
+
+def _batched(piece: Trajectories) -> tuple[Any, Any]:
+    """Positions as the model computes, and what is held from each of them on."""
+    return jnp.asarray(piece.q, dtype=float), held_everywhere(piece)
+
+
+def _first(found: Any) -> Any:
+    return type(found)(*(np.asarray(part[0]) for part in found))
+
+
+def estimated(model: ModelAware, contexts: Any, past: Any) -> StateEstimate:
+    """The state at the end of each context with its covariance."""
+    return StateEstimate(*map(np.asarray, _estimate_all(model, contexts, past)))
