@@ -18,6 +18,7 @@ demo: install
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
 
 test: lint
 	$(BIN)/python -m pytest
