@@ -1,137 +1,17 @@
-"""PHAST: port-Hamiltonian models of physical systems, learned from positions alone."""
+"""PHAST: port-Hamiltonian models of physical systems, learned from positions alone.
 
-import importlib
+The public names are listed in ``__init__.pyi``, which type checkers read as it stands. A name is imported when it is
+first used, so that ``import phast`` takes milliseconds.
+"""
 
-_EXPORTS = {
-    "errors": (
-        "FitError",
-        "InputError",
-        "Reason",
-    ),
-    "data.manifold": ("Manifold",),
-    "data.units": ("Units",),
-    "data.recording": ("Recording",),
-    "data.reading": ("read", "read_columns"),
-    "data.trajectories": ("Trajectories", "save_trajectories"),
-    "components.parameter": (
-        "Bounded",
-        "Positive",
-        "Real",
-        "parameter_count",
-    ),
-    "components.potential": (
-        "ChainCosine",
-        "Cosine",
-        "Gravity",
-        "Hybrid",
-        "LennardJones",
-        "Logarithmic",
-        "MLPPotential",
-        "PeriodicMLPPotential",
-        "Quadratic",
-        "QuadraticForm",
-        "Scaled",
-        "Some",
-        "Sum",
-    ),
-    "components.mass": (
-        "CholeskyMass",
-        "ConstantMass",
-        "JointedMass",
-        "LinkedMass",
-        "LowRankMass",
-        "NeuralMass",
-    ),
-    "components.damping": (
-        "ConstantDamping",
-        "Friction",
-        "FrictionField",
-        "HouseholderDamping",
-        "PSDDamping",
-        "ProportionalDamping",
-        "SplineDamping",
-        "SumDamping",
-        "WindyDamping",
-    ),
-    "components.spline": ("Grid",),
-    "dynamics.hamiltonian": (
-        "ConsumerResource",
-        "PortHamiltonian",
-    ),
-    "dynamics.integrators": (
-        "CayleyNeumann",
-        "DiscreteGradient",
-        "ExactDamping",
-        "ExplicitDamping",
-        "ImplicitDamping",
-        "ImplicitMidpoint",
-        "RungeKutta",
-        "Timestep",
-        "Transition",
-        "fourth_order",
-        "leapfrog",
-    ),
-    "dynamics.systems": (
-        "SYSTEMS",
-        "System",
-        "black_box",
-        "system",
-    ),
-    "dynamics.simulation": ("simulate",),
-    "estimation.observers": (
-        "ConvolutionalObserver",
-        "FiniteDifference",
-        "IdentityCanonicalizer",
-        "MassCanonicalizer",
-    ),
-    "estimation.forecaster": (
-        "Core",
-        "Phast",
-        "PhastBlock",
-    ),
-    "estimation.moving_horizon": ("ModelAware",),
-    "fitting.structure": ("Structure",),
-    "fitting.free_fields": ("consumer_resource",),
-    "fitting.second_order": (
-        "SecondOrder",
-        "passive_transition",
-    ),
-    "fitting.gradient": ("Gradient",),
-    "fitting.losses": (
-        "FullStateLoss",
-        "HorizonLoss",
-        "NextStepLoss",
-        "PhysicsLoss",
-    ),
-    "fitting.training": ("Settings",),
-    "fitting.networks": (
-        "known",
-        "partial",
-        "unknown",
-    ),
-    "fitting.progress": ("Progress",),
-    "report.plots": ("save_figure",),
-    "api.fitting": ("fit",),
-    "api.fitted": (
-        "Fitted",
-        "load",
-    ),
-    "api.forecast": ("Forecast",),
-    "api.identification": ("Identification",),
-    "api.states": ("States",),
-}
-_HOME = {name: module for module, names in _EXPORTS.items() for name in names}
+import sys
 
-__all__ = sorted(_HOME)
+import lazy_loader
+
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str):
-    if name not in _HOME:
-        raise AttributeError(f"module 'phast' has no attribute '{name}'")
-    value = getattr(importlib.import_module(f"phast.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__():
-    return sorted([*globals(), *__all__])
+    if name not in __all__:  # with its name, so that a traceback suggests the nearest one
+        raise AttributeError(f"module 'phast' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
+    return _load(name)

@@ -16,7 +16,7 @@ from phast.data.files import cache_directory
 from phast.errors import FitError, InputError
 
 COMMANDS = ("fit", "forecast", "identify", "filter", "report", "simulate", "systems", "demo")
-DISTRIBUTION = "phast"
+DISTRIBUTION = "phast-physics"
 
 
 class Commands(TyperGroup):

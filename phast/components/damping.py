@@ -172,12 +172,12 @@ class FrictionField(AbstractFriction, AbstractSmooth):
         return cls(jnp.zeros((*grid.counts, 3)), grid, joint, smoothing, units)
 
     def operator(self, q, v):
-        terms = self.grid.value(jnp.asarray(self.units) * jax.nn.softplus(self.entries), q, degree=1)
+        b, c, a = self.grid.value(jnp.asarray(self.units) * jax.nn.softplus(self.entries), q, degree=1)
         if self.joint is None:
             (own,) = self.grid.spanned
-            return DiagonalPlusLowRank(jnp.zeros_like(q).at[own].set(_friction(*terms, v[own], self.smoothing)))
+            return DiagonalPlusLowRank(jnp.zeros_like(q).at[own].set(_friction(b, c, a, v[own], self.smoothing)))
         joint = jnp.asarray(self.joint, dtype=q.dtype)[None]
-        return _at_joints(joint, _friction(*terms, joint @ v, self.smoothing))
+        return _at_joints(joint, _friction(b, c, a, joint @ v, self.smoothing))
 
     def values(self):
         return self.entries.reshape(-1)

@@ -52,14 +52,14 @@ class DiagonalPlusLowRank(AbstractOperator):
         if self.factor is None:
             return z
         scaled = self.factor / self.diagonal[:, None]
-        return z - scaled @ solve_spd(self._capacitance(scaled), self.factor.T @ z)
+        return z - scaled @ solve_spd(_capacitance(self.factor, scaled), self.factor.T @ z)
 
     def log_determinant(self):
         """log|Λ| + log|I + UᵀΛ⁻¹U|."""
         total = jnp.sum(jnp.log(self.diagonal))
         if self.factor is None:
             return total
-        lower = cholesky(self._capacitance(self.factor / self.diagonal[:, None]))
+        lower = cholesky(_capacitance(self.factor, self.factor / self.diagonal[:, None]))
         return total + 2.0 * jnp.sum(jnp.log(jnp.diagonal(lower)))
 
     def diagonal_part(self):
@@ -69,8 +69,10 @@ class DiagonalPlusLowRank(AbstractOperator):
         matrix = jnp.diag(self.diagonal)
         return matrix if self.factor is None else matrix + self.factor @ self.factor.T
 
-    def _capacitance(self, scaled: Float[Array, "n r"]) -> Float[Array, "r r"]:
-        return jnp.eye(scaled.shape[1], dtype=scaled.dtype) + self.factor.T @ scaled
+
+def _capacitance(factor: Float[Array, "n r"], scaled: Float[Array, "n r"]) -> Float[Array, "r r"]:
+    """I + Uᵀ Λ⁻¹ U."""
+    return jnp.eye(scaled.shape[1], dtype=scaled.dtype) + factor.T @ scaled
 
 
 class Dense(AbstractOperator):

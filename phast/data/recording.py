@@ -45,7 +45,7 @@ class Recording:
     dt: float
     inputs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    units: Units = dataclasses.field(default=None)  # those of the computation where nothing is said
+    units: Units = dataclasses.field(default=None)  # pyright: ignore[reportAssignmentType]  # those of the computation where nothing is said
 
     def __post_init__(self):
         if self.units is None:

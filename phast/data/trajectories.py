@@ -11,6 +11,7 @@ import re
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -217,7 +218,7 @@ def as_trajectories(
     return Trajectories(q, dt, Manifold.parse(*names))
 
 
-def as_parts(data: ArrayLike | Sequence[ArrayLike]) -> list[np.ndarray]:
+def as_parts(data: Any) -> list[np.ndarray]:
     """One array (T, n) per trajectory, of whatever lengths."""
     if isinstance(data, list | tuple) and data and np.ndim(data[0]) > 0:
         return [_steps_by_coordinates(_floats(part, f"trajectory {i}")) for i, part in enumerate(data)]
@@ -257,7 +258,8 @@ def save_trajectories(data: Trajectories, path: str | os.PathLike) -> None:
     suffix = _suffix(path)
     with replacing(path) as file:
         if suffix == ".npz":
-            np.savez(file, dt=data.dt, coordinates=np.array(data.manifold.coordinates), **data.arrays())
+            arrays: dict[str, Any] = {"dt": data.dt, "coordinates": np.array(data.manifold.coordinates)} | data.arrays()
+            np.savez(file, **arrays)
         elif suffix == ".csv":
             long_table(data).to_csv(file, index=False)
         else:

@@ -80,7 +80,19 @@ class PortHamiltonian(AbstractEnergetic):
     potential: AbstractPotential
     mass: AbstractMass
     damping: AbstractDamping
-    port: tuple | Real | Float[Array, "n inputs"] | None = None
+    port: tuple | Real | Float[Array, "n inputs"] | None
+
+    def __init__(  # type checkers would put the abstract fields of the interface first
+        self,
+        potential: AbstractPotential,
+        mass: AbstractMass,
+        damping: AbstractDamping,
+        port: tuple | Real | Float[Array, "n inputs"] | None = None,
+    ):
+        self.potential = potential
+        self.mass = mass
+        self.damping = damping
+        self.port = port
 
     @property
     def separable(self) -> bool:

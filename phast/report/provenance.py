@@ -6,15 +6,17 @@ import platform
 import subprocess
 from pathlib import Path
 
+_DISTRIBUTIONS = {"phast": "phast-physics"}  # where the name on PyPI is not that of the import
+
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """What the numbers depend on."""
+    """Versions of the packages that the numbers depend on, by import name."""
     packages = ("phast", "jax", "equinox", "optax", "diffrax", "numpy")
     found = {}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(_DISTRIBUTIONS.get(package, package))
         except importlib.metadata.PackageNotFoundError:
             found[package] = "source"
     return found | {"python": platform.python_version()}
@@ -31,6 +33,8 @@ def commit() -> str:
         ).stdout.strip()
 
     try:
+        if Path(git("rev-parse", "--show-toplevel")) != root:  # installed in an environment inside another repository
+            return "unknown"
         return git("rev-parse", "--short=12", "HEAD") + (
             "+changes" if git("status", "--porcelain", "--", "phast") else ""
         )

@@ -16,7 +16,7 @@ import torch_peer  # noqa: E402
 
 from phast.dynamics import systems  # noqa: E402
 from phast.estimation.forecaster import autoregressive  # noqa: E402
-from phast.fitting.losses import Batch, NextStepLoss
+from phast.fitting.losses import Batch, NextStepLoss  # noqa: E402
 from phast.paper import models  # noqa: E402
 
 BUILDERS = {"known": models.phast_known, "partial": models.phast_partial}

@@ -1,0 +1,12 @@
+"""Mistakes that a type checker must find; `make lint` fails where an `ignore` below silences nothing."""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+import phast
+
+phast.lern()  # pyright: ignore[reportAttributeAccessIssue]
+phast.read("swing.csv", tiem="t")  # pyright: ignore[reportCallIssue]
+phast.read("swing.csv", dt="fast")  # pyright: ignore[reportArgumentType]
+phast.simulate("pendulum-windy", 200)  # pyright: ignore[reportArgumentType]
+phast.read("swing.csv").duration()  # pyright: ignore[reportAttributeAccessIssue]
+phast.PortHamiltonian(phast.Cosine(9.81), phast.ConstantMass(1.0))  # pyright: ignore[reportCallIssue]
