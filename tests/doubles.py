@@ -1,7 +1,14 @@
 """Stand-ins for models."""
 
+import phast
+from phast.api.fitted import Fitted
 from phast.data.manifold import Manifold
-from phast.estimation.forecaster import AbstractForecaster
+from phast.data.trajectories import Trajectories
+from phast.data.units import Units
+from phast.dynamics.hamiltonian import AbstractEnergetic
+from phast.estimation.forecaster import AbstractForecaster, AbstractIdentifiable
+from phast.estimation.moving_horizon import ModelAware
+from phast.fitting.preprocess import WINDOW
 
 
 class Still(AbstractForecaster):
@@ -17,3 +24,13 @@ class Still(AbstractForecaster):
 
     def step(self, cache, u=None):
         return cache, cache
+
+
+def wrapped(model: AbstractIdentifiable, inputs: tuple[str, ...] = ()) -> Fitted:
+    """A model that nobody fitted, to be asked as a fitted one is."""
+    return Fitted(model, Units.computed(model.manifold), inputs)
+
+
+def second_order(system: AbstractEnergetic, data: Trajectories, **options) -> ModelAware:
+    """The model that a composed system becomes when it is fitted to second order."""
+    return phast.fit(data, system, method=phast.SecondOrder(window=WINDOW), **options).model

@@ -38,7 +38,7 @@ class Asked(NamedTuple):
     horizon: int = 100
     mode: Literal["autoregressive", "takeover"] = "autoregressive"
     adapted: tuple[str, ...] = ()
-    coming: Float[np.ndarray, "H m"] | None = None
+    coming: Float[np.ndarray, "contexts H m"] | None = None
     hold: bool = False
 
 
@@ -149,8 +149,8 @@ def _contexts(recording: Recording, asked: Asked, count: int) -> list[Context]:
             "give a longer one"
         )
     contexts = [
-        _context(recording, piece, last, asked, count)
-        for piece in recording.pieces
+        _context(recording, k, last, asked, count)
+        for k, piece in enumerate(recording.pieces)
         for last in _origins(len(piece.t), asked, count)
     ]
     if not contexts:
@@ -167,7 +167,8 @@ def _origins(length: int, asked: Asked, count: int) -> Sequence[int]:
     return range(count - 1, length - asked.horizon, max(1, asked.horizon // 2))
 
 
-def _context(recording: Recording, piece: Piece, last: int, asked: Asked, count: int) -> Context:
+def _context(recording: Recording, place: int, last: int, asked: Asked, count: int) -> Context:
+    piece = recording.pieces[place]
     before, after = slice(last - count + 1, last + 1), slice(last, last + asked.horizon)
     steps = None if recording.even else np.diff(piece.t) / recording.dt
     past = Held(*(None if x is None else jnp.asarray(x[last - count + 1 : last]) for x in (piece.u, steps)))
@@ -175,7 +176,7 @@ def _context(recording: Recording, piece: Piece, last: int, asked: Asked, count:
     even = piece.t[last] + recording.dt * np.arange(1, asked.horizon + 1)
     label = piece.label if asked.origin != "everywhere" else f"{piece.label} at {piece.t[last]:g}"
     if asked.origin == "end":
-        return Context(label, piece.t[before], piece.q[before], past, Held(_coming(piece, asked)), even, truth)
+        return Context(label, piece.t[before], piece.q[before], past, Held(_coming(piece, place, asked)), even, truth)
     if len(truth) < asked.horizon and (piece.u is not None or steps is not None):
         raise InputError(
             f"trajectory {piece.label} ends {len(truth)} samples after the context: lower --horizon to that"
@@ -185,14 +186,12 @@ def _context(recording: Recording, piece: Piece, last: int, asked: Asked, count:
     return Context(label, piece.t[before], piece.q[before], past, future, times, truth)
 
 
-def _coming(piece: Piece, asked: Asked) -> jax.Array | None:
+def _coming(piece: Piece, place: int, asked: Asked) -> jax.Array | None:
     """The inputs after the end of a piece."""
     if piece.u is None:
         return None
     if asked.coming is not None:
-        if asked.coming.shape[0] < asked.horizon or asked.coming.shape[1] != piece.u.shape[1]:
-            raise InputError(f"the inputs to come have {len(asked.coming)} rows: {asked.horizon} are needed")
-        return jnp.asarray(asked.coming[: asked.horizon])
+        return jnp.asarray(asked.coming[place])
     if asked.hold:
         return jnp.tile(jnp.asarray(piece.u[-1]), (asked.horizon, 1))
     raise InputError(

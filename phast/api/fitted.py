@@ -26,6 +26,7 @@ from phast.data.trajectories import Trajectories
 from phast.data.units import Units
 from phast.errors import FitError, InputError, Reason
 from phast.estimation.forecaster import AbstractIdentifiable
+from phast.estimation.inputs import held_over
 from phast.estimation.moving_horizon import ModelAware, StateEstimate
 from phast.estimation.states import estimated, filtered, matched
 from phast.fitting import checkpoint
@@ -70,9 +71,9 @@ class Fitted:
         ``after`` is the recording of the fit unless another one, or an array (samples, n) or (contexts, samples, n) in
         the units of the fit, is given. ``start="start"`` begins after the first samples and ``"everywhere"`` all along,
         to compare with what was measured. ``context`` is how many samples, or seconds, a state is taken from. A driven
-        model needs what acts on it: ``inputs`` (a number, one for each input, or (horizon, inputs)), or ``hold=True``
-        to hold the last ones; ``past`` holds those between the samples of an array. ``adapt`` names coefficients to be
-        refined on each context.
+        model needs what acts on it: ``inputs`` (a number, one for each input, or an array (horizon, inputs)), or
+        ``hold=True`` to hold the last ones; ``past`` holds those between the samples of an array. ``adapt`` names
+        coefficients to be refined on each context.
         """
         if start not in ("end", "start", "everywhere"):
             raise InputError(f"unknown start '{start}': choose end, start or everywhere")
@@ -86,7 +87,7 @@ class Fitted:
             steps,
             mode,
             tuple(adapt),
-            self._coming(inputs, hold, start, steps),
+            self._coming(inputs, hold, start, (len(recording.pieces), steps)),
             hold,
         )
         with self._precision():
@@ -95,8 +96,8 @@ class Fitted:
             raise FitError(Reason.UNSTABLE)
         return Forecast.of(seen, recording.units, single=single and start != "everywhere")
 
-    def _coming(self, inputs: ArrayLike | None, hold: bool, start: str, steps: int) -> np.ndarray | None:
-        """The inputs of the steps to come, (steps, inputs)."""
+    def _coming(self, inputs: ArrayLike | None, hold: bool, start: str, shape: tuple[int, int]) -> np.ndarray | None:
+        """The inputs of the steps to come, (contexts, steps, inputs)."""
         if inputs is None and not hold:
             return None
         if not self.inputs:
@@ -107,15 +108,14 @@ class Fitted:
             return None
         if hold:
             raise InputError("inputs and hold=True were both given: give one of them")
-        given, count = np.asarray(inputs, dtype=float), len(self.inputs)
-        if given.ndim == 2 and given.shape[0] > steps:
-            given = given[:steps]
-        if given.ndim > 2 or given.shape not in ((), (count,), (steps, count)) or not np.isfinite(given).all():
+        wanted, given = (*shape, len(self.inputs)), np.asarray(inputs, dtype=float)
+        given = given[..., : wanted[1], :] if given.ndim > 1 else given  # a file may go on for longer
+        if given.shape not in ((), *(wanted[k:] for k in range(3))) or not np.isfinite(given).all():
             raise InputError(
                 f"inputs have shape {given.shape}: give a finite number, one for each of {', '.join(self.inputs)}, or "
-                f"an array ({steps}, {count})"
+                f"an array {wanted[1:]}"
             )
-        return np.broadcast_to(given, (steps, count))
+        return np.broadcast_to(given, wanted)
 
     def score(self, recording: Recording, horizon: int | str = "10") -> float:
         """1 - (rms forecast error / rms change)²: one is perfect, zero is standing still, averaged over coordinates."""
@@ -138,15 +138,16 @@ class Fitted:
         with self._precision():
             return States.of(found, filtered(self.model, found, noise=noise, process_noise=process_noise))
 
-    def estimate(self, context: Positions) -> StateEstimate:
+    def estimate(self, context: Positions, *, past: ArrayLike | None = None) -> StateEstimate:
         """The state (q, p) at the end of each context with its covariance, in the units of the computation.
 
-        ``fell_back`` marks contexts that the model cannot explain: a smoother's state stands there.
+        ``past`` holds the inputs between the samples of an array. ``fell_back`` marks contexts that the model cannot
+        explain: a smoother's state stands there.
         """
-        model, (recording, single) = self._aware("gives no covariance"), self._recorded(context, None)
+        model, (recording, single) = self._aware("gives no covariance"), self._recorded(context, past)
         with self._precision():
             contexts = matched(model, recording).ends(min(len(piece.t) for piece in recording.pieces))
-            found = estimated(model, jnp.asarray(contexts.q, dtype=float), None)
+            found = estimated(model, jnp.asarray(contexts.q, dtype=float), held_over(contexts))
         return StateEstimate(*(part[0] if single else part for part in found))
 
     # --- physics -----------------------------------------------------------------------------------------------------
@@ -171,14 +172,23 @@ class Fitted:
             points = jnp.asarray(self.units.from_file(points), dtype=float)
             return np.asarray(jax.vmap(lambda x: system.damping.operator(x, rest).diagonal_part())(points))
 
-    def adapt(self, context: Positions, coefficients: Sequence[str], *, tolerance: float = 0.3) -> "Fitted":
+    def adapt(
+        self,
+        context: Positions,
+        coefficients: Sequence[str],
+        *,
+        past: ArrayLike | None = None,
+        tolerance: float = 0.3,
+    ) -> "Fitted":
         """The model with the named coefficients refined on one context; they may move by about ``tolerance``."""
-        model, (recording, _) = self._aware("cannot be adapted to a context"), self._recorded(context, None)
+        model, (recording, _) = self._aware("cannot be adapted to a context"), self._recorded(context, past)
         if len(recording.pieces) != 1:
             raise InputError("adapt takes one context: each has coefficients of its own")
         with self._precision():
-            q = jnp.asarray(matched(model, recording).pieces[0].q, dtype=float)
-            return dataclasses.replace(self, model=adapt(model, q, coefficients, tolerance=tolerance))
+            one = matched(model, recording).singly()[0]
+            before = jax.tree.map(lambda x: x[0], held_over(one))
+            q = jnp.asarray(one.q[0], dtype=float)
+            return dataclasses.replace(self, model=adapt(model, q, coefficients, past=before, tolerance=tolerance))
 
     # --- files and pages ---------------------------------------------------------------------------------------------
 
@@ -257,7 +267,7 @@ class Fitted:
         )
         warn_of_degrees([piece.q for piece in pieces], self.units)
         names = self.inputs if past is not None else ()
-        return Recording(pieces, self.model.manifold, self.model.dt, names, units=self.units), single
+        return Recording(pieces, self.model.manifold, self.model.dt, names, counted=self.units), single
 
     def _checked(self, data: ArrayLike) -> tuple[np.ndarray, bool]:
         """Finite positions (contexts, samples, n), and whether they came as one context."""

@@ -1,5 +1,6 @@
 """Durations: a number of steps, or a time such as "2 s"."""
 
+import contextlib
 import re
 
 from phast.errors import InputError
@@ -11,10 +12,10 @@ _MOST_STEPS = 1e9
 def check_duration(text: str | int) -> tuple[float, str]:
     """The number and the unit of a duration; what is none is refused."""
     found = re.fullmatch(rf"\s*([0-9.eE+-]+)\s*({'|'.join(_SECONDS)}|)\s*", str(text))
-    try:
-        return float(found[1]), found[2]
-    except (TypeError, ValueError):
-        raise InputError(f"'{text}' is no duration: give steps, '200', or a time, '2 s', '500 ms'") from None
+    with contextlib.suppress(ValueError):
+        if found is not None:
+            return float(found[1]), found[2]
+    raise InputError(f"'{text}' is no duration: give steps, '200', or a time, '2 s', '500 ms'")
 
 
 def steps_in(duration: int | str, dt: float) -> int:

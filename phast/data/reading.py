@@ -434,7 +434,7 @@ def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: l
     warn_of_degrees([piece.q for piece in kept], chosen.units)
     dt = _nominal(kept)
     pieces = tuple(_unwrapped(kept, manifold, notes))
-    recording = Recording(pieces, manifold, dt, tuple(chosen.inputs), units=chosen.units)
+    recording = Recording(pieces, manifold, dt, tuple(chosen.inputs), counted=chosen.units)
     if not recording.even:
         steps = np.concatenate([np.diff(piece.t) for piece in kept])
         notes.append(f"steps between {steps.min():.4g} and {steps.max():.4g}: taken as they are")

@@ -45,11 +45,12 @@ class Recording:
     dt: float
     inputs: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    units: Units = dataclasses.field(default=None)  # pyright: ignore[reportAssignmentType]  # those of the computation where nothing is said
+    counted: Units | None = None
 
-    def __post_init__(self):
-        if self.units is None:
-            object.__setattr__(self, "units", Units.computed(self.manifold))
+    @property
+    def units(self) -> Units:
+        """Those of the file; of the computation where nothing is said."""
+        return Units.computed(self.manifold) if self.counted is None else self.counted
 
     @classmethod
     def of(cls, data: Trajectories, units: Units | None = None) -> "Recording":
@@ -57,7 +58,7 @@ class Recording:
         inputs = [None] * len(data) if data.u is None else data.u
         pieces = tuple(Piece(str(i), *each) for i, each in enumerate(zip(data.times, data.q, inputs, strict=True)))
         names = () if data.u is None else tuple(f"u{i + 1}" for i in range(data.u.shape[2]))
-        return cls(pieces, data.manifold, data.dt, names, units=units)
+        return cls(pieces, data.manifold, data.dt, names, counted=units)
 
     def __repr__(self) -> str:
         samples, kind = sum(len(piece.t) for piece in self.pieces), "" if self.even else ", unevenly"

@@ -87,7 +87,7 @@ class Structure:
     def words(self) -> dict[str, str]:
         """What was asked, as text; what was left out is left out."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        told = {name: _spelled_out(value) for name, value in given.items() if value not in (None, False)}
+        told = {name: _spelled_out(value) for name, value in given.items() if not (value is None or value is False)}
         return told | {"regime": self.inferred_regime}
 
 

@@ -5,10 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from doubles import second_order, wrapped
 from jax.flatten_util import ravel_pytree
+from phast.cli.own import fit
 
 import phast
-from phast.cli.own import fit
 from phast.components.damping import ConstantDamping, WindyDamping
 from phast.components.mass import CartPoleMass, ConstantMass
 from phast.components.parameter import Positive
@@ -20,10 +21,10 @@ from phast.dynamics.integrators import RungeKutta, Timestep
 from phast.dynamics.simulation import simulate
 from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.estimation.forecaster import Core
+from phast.estimation.forecaster import Core, Filtered
 from phast.estimation.moving_horizon import ModelAware, estimate_state
 from phast.fitting.losses import Batch, HorizonLoss
-from phast.fitting.second_order import passive_transition, sharpen, sharpest
+from phast.fitting.second_order import passive_transition, sharpest
 from phast.fitting.training import Settings
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
@@ -70,15 +71,16 @@ def test_inputs_that_acted_on_the_window_are_reckoned_with(driven):
     untold = estimate_state(model().core, ANGLE, DT, jnp.asarray(q[0, :10]))
     np.testing.assert_allclose(told.p, p[0, 9], atol=1e-8)
     assert abs(float(untold.p[0]) - p[0, 9, 0]) > 1e-2
-    future = phast.forecast(model(), q[:, :10], 30, u=u[:, 9:39], past=u[:, :9])
+    fitted = wrapped(model(), ("u",))
+    future = fitted.forecast(30, q[:, :10], inputs=u[:, 9:39], past=u[:, :9]).q
     np.testing.assert_allclose(future, q[:, 10:40], atol=1e-7)
     with pytest.raises(InputError, match=r"past has shape .* \(12, 9, 1\)"):
-        phast.forecast(model(), q[:, :10], 30, u=u[:, 9:39], past=u[:, :10])
+        fitted.forecast(30, q[:, :10], inputs=u[:, 9:39], past=u[:, :10])
 
 
 def test_coefficients_are_found_under_known_inputs(driven):
     q, _, u = driven
-    found = sharpen(pendulum(6.0, 0.9), Trajectories(q, DT, ANGLE, u=u)).learned_system()
+    found = second_order(pendulum(6.0, 0.9), Trajectories(q, DT, ANGLE, u=u)).learned_system()
     assert float(found.potential.scale()) == pytest.approx(1.0, abs=1e-5)
     assert float(found.damping.coefficients()) == pytest.approx(0.4, abs=1e-4)
 
@@ -98,15 +100,16 @@ def test_sliding_is_fitting_each_window_again(driven):
 def test_filtering_is_better_than_any_single_measurement(driven):
     q, p, u = driven
     noisy = q + np.random.default_rng(2).normal(0.0, 0.02, q.shape)
-    filtered = phast.filter_states(model(), noisy, u=u, measurement_noise=0.02)
+    pieces = wrapped(model(), ("u",)).filter(Trajectories(noisy, DT, ANGLE, u=u), noise=0.02).pieces
+    filtered = Filtered(*(np.stack([getattr(each, name) for each in pieces]) for name in Filtered._fields))
     late = slice(12, None)
     error, measured = (np.sqrt(np.mean((x - q)[:, late] ** 2)) for x in (filtered.q, noisy))
     assert error < 0.75 * measured
     scores = (filtered.p - p)[:, late, 0] / np.sqrt(filtered.covariance[:, late, 1, 1])
     assert 0.6 < np.mean(scores**2) < 1.5
     assert np.std(filtered.innovation[:, late]) < 1.5 * np.sqrt(0.02**2 + np.mean(filtered.covariance[:, late, 0, 0]))
-    with pytest.raises(InputError, match="process_noise"):
-        phast.filter_states(model(), noisy, process_noise=0.1)
+    with pytest.raises(InputError, match="process noise"):
+        wrapped(model()).filter(noisy, process_noise=0.1)
 
 
 @pytest.mark.parametrize("unit", [1e3, 1e-6], ids=["in millimetres", "in megametres"])
@@ -172,11 +175,11 @@ def test_a_window_that_does_not_fit_is_refused(driven):
 def test_a_named_coefficient_follows_the_window_and_the_others_stay(driven):
     q, _, u = driven
     stale = model(drag=0.3)
-    fresh = phast.adapt(stale, q[3, :10], ["damping.coefficients"], past=u[3, :9])
+    fresh = wrapped(stale, ("u",)).adapt(q[3, :10], ["damping.coefficients"], past=u[3, :9]).model
     assert float(fresh.core.system.damping.coefficients()) == pytest.approx(0.4, abs=2e-3)
     assert float(fresh.core.system.potential.scale()) == float(stale.core.system.potential.scale())
     before, after = (
-        np.abs(phast.forecast(m, q[3, :10], 40, u=u[3, 9:49], past=u[3, :9]) - q[3, 10:50]).max()
+        np.abs(wrapped(m, ("u",)).forecast(40, q[3, :10], inputs=u[3, 9:49], past=u[3, :9]).q - q[3, 10:50]).max()
         for m in (stale, fresh)
     )
     assert after < 0.1 * before
@@ -189,19 +192,19 @@ def test_adaptation_is_the_same_in_any_unit(driven):
         Cosine(9.81e-4), ConstantMass(1e-4), ConstantDamping(Positive.starting_at(0.3e-4, unit=1e-4)), ((1e-4,),)
     )
     start = eqx.tree_at(lambda m: m.core.system, model(), light)
-    fresh = phast.adapt(start, q[3, :10], ["damping"], past=u[3, :9])
+    fresh = wrapped(start, ("u",)).adapt(q[3, :10], ["damping"], past=u[3, :9]).model
     assert float(fresh.core.system.damping.coefficients()) == pytest.approx(0.4e-4, abs=2e-7)
 
 
 def test_what_the_window_does_not_say_stays_as_learned():
     """At rest nothing depends on the drag, so nothing moves it."""
-    fresh = phast.adapt(model(), np.zeros((10, 1)), ["damping"])
+    fresh = wrapped(model()).adapt(np.zeros((10, 1)), ["damping"]).model
     assert float(fresh.core.system.damping.coefficients()) == pytest.approx(0.4, abs=1e-9)
 
 
 def test_a_coefficient_that_is_not_there_is_named():
     with pytest.raises(InputError, match=r"no coefficient 'drag': it has potential\.scale, damping\.coefficients"):
-        phast.adapt(model(), np.zeros((10, 1)), ["drag"])
+        wrapped(model()).adapt(np.zeros((10, 1)), ["drag"])
 
 
 # --- contexts that say little ----------------------------------------------------------------------------------------
@@ -209,7 +212,7 @@ def test_a_coefficient_that_is_not_there_is_named():
 
 @pytest.mark.parametrize("held", [1.0, 0.0], ids=["where it would fall", "where it rests"])
 def test_a_constant_context_is_rest_or_a_flagged_fallback(held):
-    found = phast.estimate(model(), np.full((10, 1), held))
+    found = wrapped(model()).estimate(np.full((10, 1), held))
     assert bool(found.fell_back) == (held == 1.0)
     np.testing.assert_allclose([found.q[0], found.p[0]], [held, 0.0], atol=1e-6)
     assert np.isfinite(found.covariance).all()
@@ -217,30 +220,30 @@ def test_a_constant_context_is_rest_or_a_flagged_fallback(held):
 
 def test_a_fallback_is_said():
     with pytest.warns(RuntimeWarning, match="cannot explain the context"):
-        assert np.isfinite(phast.forecast(model(), np.full((10, 1), 1.0), 5)).all()
+        assert np.isfinite(wrapped(model()).forecast(5, np.full((10, 1), 1.0)).q).all()
 
 
 def test_an_angle_declared_as_a_line_is_seen_by_its_jump():
     line = eqx.tree_at(lambda m: m.manifold, model(), Manifold.parse("theta"))
     q = np.linspace(2.9, 3.5, 10)[:, None]
-    wrapped = np.where(q > np.pi, q - 2 * np.pi, q)
+    fitted, turned = wrapped(model()), np.where(q > np.pi, q - 2 * np.pi, q)
     with pytest.raises(InputError, match="declare it as 'theta:angle'"):
-        phast.forecast(line, wrapped, 5)
-    np.testing.assert_allclose(phast.forecast(model(), wrapped, 5) - phast.forecast(model(), q, 5), 0.0, atol=1e-6)
-    phast.forecast(line, 7.0 * np.arange(10.0)[:, None], 5)  # fast, but steadily so
+        wrapped(line).forecast(5, turned)
+    np.testing.assert_allclose(fitted.forecast(5, turned).q - fitted.forecast(5, q).q, 0.0, atol=1e-6)
+    wrapped(line).forecast(5, 7.0 * np.arange(10.0)[:, None])  # fast, but steadily so
 
 
 def test_two_samples_are_the_least_and_still_no_nan():
     q = np.array([[0.3], [0.35]])
-    found = phast.estimate(model(), q)
-    assert np.isfinite(found.covariance).all() and np.isfinite(phast.forecast(model(), q, 5)).all()
+    found = wrapped(model()).estimate(q)
+    assert np.isfinite(found.covariance).all() and np.isfinite(wrapped(model()).forecast(5, q).q).all()
     with pytest.raises(InputError, match="at least 2"):
-        phast.forecast(model(), q[:1], 5)
+        wrapped(model()).forecast(5, q[:1])
 
 
 def test_a_recording_without_motion_is_refused():
     with pytest.raises(InputError, match="'theta' never moves"):
-        phast.learn(np.ones((4, 50, 1)), dt=DT, coordinates=["theta:angle"])
+        phast.fit(np.ones((4, 50, 1)), dt=DT, positions="theta:angle")
 
 
 # --- time steps ------------------------------------------------------------------------------------------------------
@@ -272,14 +275,17 @@ def test_energy_never_rises_along_a_passive_forecast():
 
 
 def test_a_bound_on_the_damping_is_chosen_by_rollouts(monkeypatch):
-    monkeypatch.setattr("phast.api.BOUNDS", (0.01, 1.0))
-    tried = []
+    monkeypatch.setattr("phast.fitting.gradient.BOUNDS", (0.01, 1.0))
+    told = []
+    settings = Settings(epochs=8, batch_size=8, learning_rate=2e-2)
     data = simulate(system("pendulum-damped"), 30, length=60)
-    found = phast.learn(
-        data, regime="partial", potential=Cosine(9.81), preset="paper", bound="validated", base=0.0,
-        settings=Settings(epochs=8, batch_size=8, learning_rate=2e-2), on_stage=tried.append,
-    )  # fmt: skip
-    assert tried == ["damping bound 0.01", "damping bound 1.0"]
+    found = phast.fit(
+        data,
+        phast.Structure(potential=Cosine(9.81)),
+        method=phast.Gradient(settings=settings, bound="validated", base=0.0),
+        progress=told.append,
+    ).model
+    assert [progress.done for progress in told] == 2 * list(range(1, 9))
     assert found.core.system.damping.bound == 0.5  # each of two directions: the drag of 0.5 needs more than 0.01
 
 

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from phast.old_api import learn
+from doubles import second_order, wrapped
 
+import phast
 from phast.analysis.identifiability import damping_band, report
-from phast.api import forecast
 from phast.cli.main import main
 from phast.components.damping import ConstantDamping, Friction, FrictionField, SumDamping, WindyDamping
 from phast.components.mass import ConstantMass, LinkedMass
@@ -32,7 +32,7 @@ from phast.fitting.checkpoint import load, save
 from phast.fitting.coefficients import coefficients_of, in_units, names_of
 from phast.fitting.free_fields import consumer_resource, unknown_system
 from phast.fitting.matching import acceleration, match
-from phast.fitting.second_order import made_passive, sharpen
+from phast.fitting.second_order import made_passive
 from phast.fitting.shooting import Identified, shoot
 from phast.fitting.smoothness import roughness
 
@@ -277,43 +277,40 @@ def test_what_the_data_never_show_is_said():
     assert any("say nothing" in remark or "trade off" in remark for remark in report(found).remarks)
 
 
-def test_sharpen_learns_a_forecaster_from_positions(swings):
-    found = sharpen(learner(), swings, seed=0)
+def test_a_fit_learns_a_forecaster_from_positions(swings):
+    found = second_order(learner(), swings, seed=0)
     np.testing.assert_allclose(coefficients(found.core.system), [1.0, 0.3, 0.5], atol=1e-3)
-    again = sharpen(learner(), swings, seed=0)
+    again = second_order(learner(), swings, seed=0)
     assert coefficients(again.core.system) == coefficients(found.core.system)
 
 
 def test_nothing_to_learn_is_said(swings):
     with pytest.raises(InputError, match="nothing to identify"):
-        sharpen(WINDY.port_hamiltonian, swings)
+        second_order(WINDY.port_hamiltonian, swings)
 
 
 def test_learn_takes_the_sharp_way_from_arrays(swings):
     start = learner()
-    model = learn(
-        swings.q,
-        dt=WINDY.dt,
-        coordinates=["theta:angle"],
-        regime="known",
-        potential=start.potential,
-        damping=start.damping,
-        preset="sharp",
-    )
-    np.testing.assert_allclose(coefficients(model.learned_system()), [1.0, 0.3, 0.5], atol=1e-3)
-    np.testing.assert_allclose(forecast(model, swings.q[:, :10], 20), swings.q[:, 10:30], atol=1e-2)
+    structure = phast.Structure(potential=start.potential, damping=start.damping, regime="known")
+    fitted = phast.fit(swings.q, structure, dt=WINDY.dt, positions="theta:angle")
+    np.testing.assert_allclose(coefficients(fitted.model.learned_system()), [1.0, 0.3, 0.5], atol=1e-3)
+    np.testing.assert_allclose(fitted.forecast(20, swings.q[:, :10]).q, swings.q[:, 10:30], atol=1e-2)
 
 
 def test_a_sharp_model_survives_a_file(swings, tmp_path):
     model = ModelAware(Core(learner(), STEP), WINDY.manifold, WINDY.dt)
     save(model, tmp_path / "model.phast")
     again = load(tmp_path / "model.phast")
-    np.testing.assert_array_equal(forecast(again, swings.q[0, :10], 5), forecast(model, swings.q[0, :10], 5))
+    np.testing.assert_array_equal(
+        wrapped(again).forecast(5, swings.q[0, :10]).q, wrapped(model).forecast(5, swings.q[0, :10]).q
+    )
 
 
-def test_single_precision_is_refused_with_the_way_out(swings):
-    with jax.enable_x64(False), pytest.raises(InputError, match="enable_float64"):
-        sharpen(learner(), swings)
+def test_a_fit_is_in_double_precision_whatever_the_process_computes_in(swings):
+    with jax.enable_x64(False):
+        found = second_order(jax.tree.map(lambda x: x.astype(jnp.float32), learner()), swings)
+    np.testing.assert_allclose(coefficients(found.core.system), [1.0, 0.3, 0.5], atol=1e-3)
+    assert found.core.system.damping.base.raw.dtype == np.float64
 
 
 def test_many_coordinates_have_a_series_and_a_constant_damping():
@@ -327,7 +324,6 @@ def test_identify_reports_on_a_file(swings, tmp_path, monkeypatch, capsys):
     words = f"identify {tmp_path}/data.csv --positions theta:angle --json {tmp_path}/found.json"
     monkeypatch.setattr("sys.argv", ["phast", *words.split()])
     monkeypatch.setattr("phast.fitting.free_fields._ALONG", {1: (8, 8)})
-    monkeypatch.setattr("phast.api.enable_float64", lambda: None)  # the fixture has, and takes it back
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
@@ -366,7 +362,7 @@ def prey() -> Trajectories:
 @pytest.fixture(scope="module")
 def consumed(prey) -> ModelAware:
     with jax.enable_x64(True):
-        return sharpen(consumer_resource(prey, "known"), prey, seed=0)
+        return second_order(consumer_resource(prey, "known"), prey, seed=0)
 
 
 def test_prey_alone_tell_how_they_and_their_predators_live(consumed):
@@ -386,7 +382,7 @@ def test_prey_alone_tell_how_they_and_their_predators_live(consumed):
 def test_unseen_predators_are_estimated_and_forecast(consumed, prey):
     filtered = jax.vmap(consumed.filter)(jnp.asarray(prey.q))
     np.testing.assert_allclose(filtered.p[:, 12:], 0.1 * prey.p[:, 12:], rtol=1e-3, atol=1e-4)
-    future = forecast(consumed, prey.q[:, :10], 60)
+    future = wrapped(consumed).forecast(60, prey.q[:, :10]).q
     np.testing.assert_allclose(future, prey.q[:, 10:70], rtol=1e-3, atol=1e-4)
 
 
@@ -395,8 +391,8 @@ def test_what_is_consumed_is_positive_has_no_inputs_and_no_passive_steps(consume
         consumer_resource(dataclasses.replace(prey, q=prey.q - prey.q.min()))
     with pytest.raises(InputError, match="mechanical systems"):
         made_passive(consumed)
-    with pytest.raises(InputError, match="u has shape"):
-        forecast(consumed, prey.q[0, :10], 5, u=np.ones((5, 1)))
+    with pytest.raises(InputError, match="without inputs"):
+        wrapped(consumed).forecast(5, prey.q[0, :10], inputs=np.ones((5, 1)))
 
 
 def test_a_fit_that_leaves_the_numbers_says_so(prey):

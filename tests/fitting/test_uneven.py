@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from doubles import second_order
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +25,6 @@ from phast.estimation.forecaster import Core
 from phast.estimation.inputs import Held, held_over
 from phast.estimation.moving_horizon import ModelAware, smooth_map
 from phast.fitting.coefficients import coefficients_of
-from phast.fitting.second_order import sharpen
 from phast.fitting.shooting import _Shooting
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
@@ -215,7 +215,7 @@ def test_sliding_is_fitting_each_window_again(filtered, estimate):
 
 def test_coefficients_are_found_under_inputs_by_an_uneven_clock(motion):
     """Within three standard deviations, and those are small."""
-    found = sharpen(pendulum(6.0, 0.9), motion["uneven"].with_noise(2e-3, seed=7))
+    found = second_order(pendulum(6.0, 0.9), motion["uneven"].with_noise(2e-3, seed=7))
     told = {c.name: c for c in report(identified(found)).coefficients}
     for name, truth in (("potential.amplitudes", 9.81), ("damping.coefficients", 0.4)):
         assert abs(told[name].value - truth) < 3.0 * told[name].deviation < 0.05

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phast.cli.own import fit
 from phast.components.damping import WindyDamping
 from phast.components.parameter import parameter_count
 from phast.data.manifold import Manifold
@@ -21,7 +20,7 @@ from phast.errors import InputError
 from phast.estimation.forecaster import autoregressive
 from phast.fitting.checkpoint import load, save
 from phast.fitting.losses import Batch, FullStateLoss, NextStepLoss
-from phast.fitting.training import Settings
+from phast.fitting.training import Settings, train
 from phast.paper.baselines import attention
 from phast.paper.baselines.attention import TransformerBlock, VolumePreserving, resolve
 from phast.paper.baselines.recurrent import S5, DLinOSS, LinOSS, hippo_pairs
@@ -419,7 +418,7 @@ def test_full_state_models(name, count, swings, tmp_path):
     data = Batch(jnp.asarray(swings.q, float), jnp.asarray(swings.p, float))
     settings = Settings(epochs=4, batch_size=4, validate_every=4)
     loss = FullStateLoss(WINDY.manifold, WINDY.dt)
-    fitted, history = fit(model, data, data, loss=loss, settings=settings, key=jax.random.key(0))
+    fitted, history = train(model, data, data, loss=loss, settings=settings, key=jax.random.key(0))
     assert history.loss[-1] < history.loss[0]
     found = evaluate_full_state(fitted, swings, WINDY.port_hamiltonian, horizons=(5, 20))
     keys = {

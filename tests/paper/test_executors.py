@@ -201,7 +201,7 @@ def _phast(*words, **kwargs):
 
 def test_the_command_killed_at_any_moment_goes_on_where_it_was(tmp_path):
     """A real suite, in processes of its own, killed with SIGKILL once its first record is there."""
-    words = ("suite", "--system", "rlc", "--model", "phast-known,phast-unknown", "--preset", "quick")
+    words = ("paper", "suite", "--system", "rlc", "--model", "phast-known,phast-unknown", "--preset", "quick")
     words += ("--seeds", 1, "--results", tmp_path)
     first = QUICK.record_path(tmp_path, 0)
     command = _phast(*words, "--jobs", 2, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

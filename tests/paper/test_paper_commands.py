@@ -42,7 +42,7 @@ def results(tmp_path):
 
 
 def test_everything_is_listed(run):
-    code, out, err = run("reproduce", "--list")
+    code, out, err = run("paper", "reproduce", "--list")
     assert (code, err) == (0, "")
     named = {line.split()[0]: line for line in out.splitlines() if line}
     assert {*TABLES, *FIGURES, *NOT_YET} <= set(named)
@@ -50,7 +50,7 @@ def test_everything_is_listed(run):
 
 
 def test_a_table_from_records_alone_in_every_form(run, results, tmp_path):
-    words = ("reproduce", "partial-cap", "--records-only", "--results", results)
+    words = ("paper", "reproduce", "partial-cap", "--records-only", "--results", results)
     code, out, err = run(*words, "-o", tmp_path / "out", "--json", tmp_path / "all.json")
     assert (code, err) == (0, "") and "unbounded" in out and "0.059 ± 0.007" in out and "bound 0.5" not in out
     assert {path.suffix.removeprefix(".") for path in (tmp_path / "out").iterdir()} == FORMS
@@ -63,7 +63,7 @@ def test_a_table_from_records_alone_in_every_form(run, results, tmp_path):
 def test_a_table_is_renewed_inside_a_document(run, results, tmp_path):
     document = tmp_path / "page.md"
     document.write_text("before\n<!-- partial-cap -->\nold\n<!-- /partial-cap -->\nafter\n")
-    code, _, err = run("reproduce", "all", "--records-only", "--results", results, "--into", document)
+    code, _, err = run("paper", "reproduce", "all", "--records-only", "--results", results, "--into", document)
     text = document.read_text()
     assert (code, err) == (0, "") and text.startswith("before\n<!-- partial-cap -->\n| model |")
     assert "old" not in text and text.endswith("<!-- /partial-cap -->\nafter\n")
@@ -71,7 +71,7 @@ def test_a_table_is_renewed_inside_a_document(run, results, tmp_path):
 
 def test_one_that_cannot_be_made_takes_no_other_with_it(run, results, tmp_path):
     names = ("gallery-damping", "primitives-timing", "partial-cap")
-    code, out, err = run("reproduce", *names, "--records-only", "--results", results, "-o", tmp_path / "out")
+    code, out, err = run("paper", "reproduce", *names, "--records-only", "--results", results, "-o", tmp_path / "out")
     assert code == 1 and "unbounded" in out and len(err.splitlines()) == 2
     assert "failed: gallery-damping: no fitted model" in err and "failed: primitives-timing: " in err
     assert {path.name for path in (tmp_path / "out").iterdir()} == {f"partial-cap.{end}" for end in FORMS}
@@ -88,7 +88,7 @@ def test_the_noise_table_of_the_docs_is_that_of_the_records():
 
 
 def test_the_state_of_a_suite(run, results):
-    words = ("suite", "--status", "--results", results, "--system", "rlc", "--model", "gru,s5", "--seeds", 2)
+    words = ("paper", "suite", "--status", "--results", results, "--system", "rlc", "--model", "gru,s5", "--seeds", 2)
     assert "0 of 4 runs have a record" in run(*words)[1]
 
 
@@ -96,7 +96,7 @@ def test_lost_models_are_asked_for_by_name(run, results, monkeypatch):
     """Records travel with the source, models do not: for a page with figures they are made again."""
     asked = []
     monkeypatch.setattr("phast.paper.executors.missing", lambda folder, jobs, *, models: asked.append(models) or [])
-    words = ("suite", "--system", "rlc", "--model", "gru", "--results", results)
+    words = ("paper", "suite", "--system", "rlc", "--model", "gru", "--results", results)
     assert run(*words)[0] == run(*words, "--models")[0] == 0 and asked == [False, True]
 
 
@@ -126,7 +126,7 @@ MISTAKES = {
 @pytest.mark.parametrize("words, said", MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_are_one_line_and_leave_nothing_behind(run, tmp_path, words, said):
     (tmp_path / "empty.md").write_text("")
-    code, _, err = run(*words.format(new=tmp_path).split())
+    code, _, err = run("paper", *words.format(new=tmp_path).split())
     assert code == 2 and len(err.splitlines()) == 1 and said.format(new=tmp_path) in err, err
     assert [path.name for path in tmp_path.iterdir()] == ["empty.md"]
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from doubles import wrapped
 
 from phast.cli.main import main
 from phast.components.damping import ConstantDamping, WindyDamping
@@ -280,7 +281,7 @@ def test_ours_is_judged_by_the_same_function(swings, monkeypatch):
     """As if the fit had found the truth: what is left is the integrator's error."""
     step = Transition(leapfrog(), ExactDamping(), Timestep(WINDY.dt, 8))
     model = ModelAware(Core(WINDY.port_hamiltonian, step), WINDY.manifold, WINDY.dt)
-    monkeypatch.setattr(peers, "sharpen", lambda composed, data, *, seed: model)
+    monkeypatch.setattr(peers, "fit", lambda data, composed, *, method, seed: wrapped(model))
     record = measure("phast-known", WINDY, swings, horizon=60)
     assert record["metrics"]["mse_h60_median"] < 1e-8
     assert record["metrics"]["damping_r2"] == pytest.approx(1.0) and record["metrics"]["damping_mae"] < 1e-12
@@ -294,8 +295,8 @@ def test_a_constant_damping_has_no_r2(swings):
 
 def test_what_is_not_installed_is_skipped_in_one_line(small, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr("phast.api.enable_float64", lambda: None)  # the fixture has, and takes it back
-    words = f"bench peers --model sindy --system pendulum-windy --noise 0 --results {tmp_path}"
+    monkeypatch.setattr("phast.paper.cli.use_double_precision", lambda: None)  # the fixture has, and takes it back
+    words = f"paper bench peers --model sindy --system pendulum-windy --noise 0 --results {tmp_path}"
     monkeypatch.setattr("sys.argv", ["phast", *words.split()])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -304,23 +305,23 @@ def test_what_is_not_installed_is_skipped_in_one_line(small, tmp_path, monkeypat
 
 
 def test_the_command_prints_a_table_and_writes_json(small, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("phast.api.enable_float64", lambda: None)
-    words = f"bench peers --model least-squares --system pendulum-windy --noise 0 --results {tmp_path}"
+    monkeypatch.setattr("phast.paper.cli.use_double_precision", lambda: None)
+    words = f"paper bench peers --model least-squares --system pendulum-windy --noise 0 --results {tmp_path}"
     monkeypatch.setattr("sys.argv", ["phast", *words.split(), "--json", str(tmp_path / "all.json")])
     with pytest.raises(SystemExit):
         main()
     shown = capsys.readouterr()
-    assert "phast bench peers" in shown.out and "R²_D" in shown.out and "least-squares" in shown.out
+    assert "phast paper bench peers" in shown.out and "R²_D" in shown.out and "least-squares" in shown.out
     assert json.loads((tmp_path / "all.json").read_text())[0]["model"] == "least-squares"
 
 
 @pytest.mark.parametrize(
     "words, line",
     [
-        ("bench peers --model best", "unknown peer 'best'"),
-        ("bench peers --noise loud", "--noise 'loud': give numbers"),
-        ("bench train peers", "peers is a bench of its own"),
-        ("bench --system pendulum-windy", "peers is a bench of its own"),
+        ("paper bench peers --model best", "unknown peer 'best'"),
+        ("paper bench peers --noise loud", "--noise 'loud': give numbers"),
+        ("paper bench train peers", "peers is a bench of its own"),
+        ("paper bench --system pendulum-windy", "peers is a bench of its own"),
     ],
 )
 def test_wrong_words_are_one_line(words, line, monkeypatch, capsys):

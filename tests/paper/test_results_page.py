@@ -1,6 +1,5 @@
 """The page: what is on it, that nothing on it loads or runs but its own, and that it works in a browser."""
 
-import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -17,12 +16,10 @@ from phast.data.trajectories import Trajectories
 from phast.dynamics.systems import SYSTEMS, system
 from phast.errors import InputError
 from phast.fitting.checkpoint import save
-from phast.paper import demo
 from phast.paper.curves import CONTEXT, HORIZON, model_curves, scene, true_curves
-from phast.paper.experiments import Experiment, Outcome, write_record
+from phast.paper.experiments import Experiment, write_record
 from phast.paper.metrics import error_name
 from phast.paper.models import MODELS
-from phast.paper.protocol import Split
 from phast.paper.results_page import Run, collect, section_names, write_report
 from phast.report.page import rounded
 
@@ -188,8 +185,8 @@ def test_a_damaged_model_costs_its_lines_and_a_warning(tmp_path):
 
 def test_the_command_writes_the_page_or_says_what_to_do(tmp_path, monkeypatch, capfd):
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["phast", "report", *map(str, arguments)])
-        monkeypatch.setattr("phast.api.enable_float64", lambda: None)
+        monkeypatch.setattr(sys, "argv", ["phast", "paper", "report", *map(str, arguments)])
+        monkeypatch.setattr("phast.paper.cli.use_double_precision", lambda: None)
         with pytest.raises(SystemExit) as stop:
             cli.main()
         return stop.value.code or 0, capfd.readouterr()
@@ -202,18 +199,7 @@ def test_the_command_writes_the_page_or_says_what_to_do(tmp_path, monkeypatch, c
     assert (tmp_path / "out" / "page.html").stat().st_size > 1e6
     code, told = run("--results", tmp_path / "nowhere", "-o", tmp_path / "none.html")
     assert code == 2 and len(told.err.strip().splitlines()) == 1
-    assert "no records in" in told.err and "phast suite" in told.err and not (tmp_path / "none.html").exists()
-
-
-def test_the_demo_leaves_a_page(tmp_path, monkeypatch):
-    windy = system("pendulum-windy")
-    model = MODELS["phast-known"](windy, key=jax.random.key(0))
-    data = dataclasses.replace(motion(windy), v=motion(windy).q)
-    monkeypatch.setattr(demo, "benchmark_split", lambda _: Split(data, data, data))
-    monkeypatch.setattr(demo, "run_experiment", lambda *_, **__: [Outcome(record("pendulum-windy"), model)])
-    demo.run(tmp_path, model_name="phast-known", preset_name="paper")
-    text = own_markup(tmp_path / "report.html")
-    assert "phast-known, paper" in text and 'id="summary"' not in text and text.count("<section") == 1
+    assert "no records in" in told.err and "phast paper suite" in told.err and not (tmp_path / "none.html").exists()
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------

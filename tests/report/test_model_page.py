@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from doubles import wrapped
 from pages import loads_nothing, own_markup, read_page, runs_nothing_foreign
-from phast.old_api import damping
 
 from phast.analysis.energy import power_balance
 from phast.analysis.identifiability import damping_band, identified
@@ -215,7 +215,7 @@ def test_damping_at_a_speed_is_the_force_it_takes_over_the_speed(joints):
         force = jax.vmap(lambda x, v=v: model.core.system.dissipation(x, v))(jnp.asarray(q))
         np.testing.assert_allclose(curve[:, i], force[:, i] / speed[i], rtol=1e-9)
     assert (band > 0.0).all()
-    np.testing.assert_allclose(damping_band(identified(model), q)[0], damping(model, q))
+    np.testing.assert_allclose(damping_band(identified(model), q)[0], wrapped(model).damping(q))
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
