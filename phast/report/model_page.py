@@ -28,7 +28,7 @@ from phast.data.trajectories import Trajectories
 from phast.errors import InputError
 from phast.estimation.forecaster import AbstractForecaster
 from phast.estimation.moving_horizon import ModelAware
-from phast.estimation.states import fitting
+from phast.estimation.states import matched
 from phast.fitting.shooting import Identified
 from phast.report.page import Cell, rendered, rounded, table
 from phast.report.provenance import commit
@@ -55,7 +55,7 @@ def write_model_page(
     name of each of ``SECTIONS`` before its turn.
     """
     found = identified(model)
-    model, recording = in_working_precision(model), fitting(model, recording)
+    model, recording = in_working_precision(model), matched(model, recording)
     longest = max(len(piece.t) for piece in recording.pieces)
     if longest <= model.window:
         raise InputError(

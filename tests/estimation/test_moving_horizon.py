@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from doubles import second_order, wrapped
 from jax.flatten_util import ravel_pytree
-from phast.cli.own import fit
 
 import phast
 from phast.components.damping import ConstantDamping, WindyDamping
@@ -25,7 +24,7 @@ from phast.estimation.forecaster import Core, Filtered
 from phast.estimation.moving_horizon import ModelAware, estimate_state
 from phast.fitting.losses import Batch, HorizonLoss
 from phast.fitting.second_order import passive_transition, sharpest
-from phast.fitting.training import Settings
+from phast.fitting.training import Settings, train
 
 pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 
@@ -157,7 +156,7 @@ def test_training_through_it_finds_the_physics(driven):
     q, _, u = driven
     batch = Batch(jnp.asarray(q), u=jnp.asarray(u))
     settings = Settings(epochs=60, batch_size=12, learning_rate=0.05)
-    found, history = fit(
+    found, history = train(
         model(gravity=8.5, drag=0.7), batch, batch, loss=HorizonLoss(10, 10), settings=settings, key=jax.random.key(0)
     )
     assert history.loss[-1] < 1e-3 * history.loss[0]
