@@ -265,7 +265,7 @@ class Fitted:
         pieces = tuple(
             Piece(str(i), t, *each) for i, each in enumerate(zip(self.units.from_file(q), before, strict=True))
         )
-        warn_of_degrees([piece.q for piece in pieces], self.units)
+        warn_of_degrees(pieces, self.units)
         names = self.inputs if past is not None else ()
         return Recording(pieces, self.model.manifold, self.model.dt, names, counted=self.units), single
 

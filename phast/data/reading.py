@@ -248,7 +248,8 @@ def _coordinate(table: Table, spec: str) -> _Coordinate:
     marks, stated = ([part.strip() for part in text.split(":")[1:]] for text in (spec, heading))
     marks = stated if stated[: len(marks)] == marks else marks
     name, kind, unit = base(spec), *(*marks, "", "")[:2]
-    if len(marks) > 2 or kind not in ("", "line", "angle") or (kind == "angle" and unit not in ("", "rad", "deg")):
+    is_turn, is_angle = unit in ("rad", "deg"), kind == "angle"
+    if len(marks) > 2 or kind not in ("", "line", "angle") or (unit and is_turn != is_angle):
         raise InputError(
             f"position '{spec}': write '{name}', '{name}:line:UNIT', '{name}:angle' (in radians) or '{name}:angle:deg'"
         )
@@ -431,7 +432,7 @@ def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: l
     kept = [piece._replace(q=chosen.units.from_file(piece.q)) for piece in kept]
     for piece in kept:
         refuse_turns(piece.q[None], manifold, labels=[piece.label])
-    warn_of_degrees([piece.q for piece in kept], chosen.units)
+    warn_of_degrees(kept, chosen.units)
     dt = _nominal(kept)
     pieces = tuple(_unwrapped(kept, manifold, notes))
     recording = Recording(pieces, manifold, dt, tuple(chosen.inputs), counted=chosen.units)
@@ -441,10 +442,10 @@ def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: l
     return dataclasses.replace(recording, notes=(*notes, *left_out))
 
 
-def warn_of_degrees(paths: Sequence[Float[np.ndarray, "T n"]], units: Units) -> None:
+def warn_of_degrees(pieces: Sequence[Piece], units: Units) -> None:
     """Warn of angles that are said to be in radians and do not look it."""
     for i, (name, unit) in enumerate(zip(units.manifold.names, units.names, strict=True)):
-        if units.manifold.circles[i] and unit == "rad" and any(_like_degrees(q[:, i]) for q in paths):
+        if units.manifold.circles[i] and unit == "rad" and any(_like_degrees(piece.q[:, i]) for piece in pieces):
             warnings.warn(f"'{name}' looks like degrees: declare it as '{name}:angle:deg'", stacklevel=2)
 
 

@@ -55,7 +55,7 @@ class Structure:
     potential: str | AbstractPotential | None = None
     mass: str | float | AbstractMass = 1.0
     damping: str | AbstractDamping | None = None
-    port: str | Sequence[Sequence[float]] | None = None
+    port: str | Sequence | np.ndarray | None = None
     regime: Regime | None = None
     pairs: bool = False
 

@@ -308,8 +308,7 @@ def test_whatever_determines_the_data_is_in_the_key(cache, monkeypatch):
         with pytest.raises(AssertionError):
             small_split(**change)
     assert (
-        len({phast.data.trajectories._fingerprint(s, *from_one(None, 2), 20, 0.1) for s in (SPRING, stiffer, softer)})
-        == 3
+        len({phast.paper.protocol._fingerprint(s, *from_one(None, 2), 20, 0.1) for s in (SPRING, stiffer, softer)}) == 3
     )
     monkeypatch.setattr(phast.paper.protocol, "_CACHE_FORMAT", "another")
     with pytest.raises(AssertionError):

@@ -93,8 +93,8 @@ def test_noise_asks_for_a_longer_start(swings):
 def test_a_start_does_not_see_turns_of_an_angle(swings):
     start, contexts = Start(*end_weights(5, 4, WINDY.dt)), swings.test.q[:, :10]
     turned = contexts + 2 * np.pi * (np.arange(10) > 7)[:, None]
-    for plain, turned in zip(start.state(contexts, WINDY.manifold), start.state(turned, WINDY.manifold), strict=True):
-        np.testing.assert_allclose(plain, turned, atol=1e-9)
+    for plain, round_ in zip(start.state(contexts, WINDY.manifold), start.state(turned, WINDY.manifold), strict=True):
+        np.testing.assert_allclose(plain, round_, atol=1e-9)
 
 
 def test_a_context_shorter_than_the_start_is_refused(swings):
