@@ -178,12 +178,34 @@ def _open_directions(information: Float[np.ndarray, "k k"], learned: _Learned) -
     informed = values > _NO_INFORMATION * max(values[-1], 1e-300)
     own = np.maximum(np.abs(learned.values), np.where(learned.positive, _TINY_SHARE, 1.0) * learned.scales)
     directions = []
-    for vector in vectors[:, ~informed].T:
+    for vector in _untangled(vectors[:, ~informed].T, np.flatnonzero(~learned.fields)):
         moves = vector / scale
         shares = np.abs(learned.slopes * moves / own)
         shares = shares if shares.any() else np.abs(moves)  # a bounded coefficient may have no slope left
         directions.append(_Direction(shares / np.max(shares), moves))
     return directions, float(values[-1] / values[informed][0]) if informed.any() else np.inf
+
+
+def _untangled(rows: Float[np.ndarray, "d k"], scalars: np.ndarray) -> Float[np.ndarray, "d k"]:
+    """Another basis of the same space, in which every scalar that can has a direction of its own.
+
+    An eigenvalue of several dimensions comes with any basis: two numbers of which nothing is known look like two that
+    trade off, twice. Gauss–Jordan elimination with complete pivoting, over the scalars only.
+    """
+    rows, left = rows.copy(), list(range(len(rows)))
+    while left and len(scalars):
+        candidates = np.abs(rows[np.ix_(left, scalars)])
+        place, column = np.unravel_index(np.argmax(candidates), candidates.shape)
+        if candidates[place, column] < _PIVOT:
+            break
+        row, pivot = left.pop(place), scalars[column]
+        for other in range(len(rows)):
+            if other != row:
+                rows[other] -= rows[other, pivot] / rows[row, pivot] * rows[row]
+    return rows
+
+
+_PIVOT = 0.1  # of a unit vector: a scalar that moves less is no more than part of a direction of fields
 
 
 def _in_words(direction: _Direction, learned: _Learned) -> str:

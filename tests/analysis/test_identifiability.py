@@ -55,6 +55,16 @@ def told(model: PortHamiltonian, covariance: np.ndarray) -> Identified:
     return Identified(model, Evidence(np.linalg.inv(raw), raw, NOISE, 1000))
 
 
+def knowing(model: PortHamiltonian, rows: np.ndarray) -> Identified:
+    """What a fit would know that measures these combinations of the physical values, to a hundredth, and nothing else.
+
+    The information is that of the numbers behind the values.
+    """
+    slopes = np.array(in_units(model))[:, 1]
+    information = (1e2 * rows * slopes).T @ (1e2 * rows * slopes)
+    return Identified(model, Evidence(information, np.linalg.pinv(information), NOISE, 1000))
+
+
 @pytest.mark.parametrize(
     ("value", "unit", "deviation", "verdict"),
     [
@@ -107,6 +117,30 @@ def test_a_coefficient_at_its_bound_is_at_zero_however_sure():
 def test_the_upper_bound_is_a_quantile_of_what_cannot_be_negative(ratio, deviation):
     bound = upper_bound(ratio * deviation, deviation)
     assert truncnorm.cdf(bound / deviation - ratio, -ratio, np.inf) == pytest.approx(0.95, abs=1e-9)
+
+
+STIFFNESS, CENTRE, DRAG = np.eye(3)
+
+
+@pytest.mark.parametrize(
+    ("measured", "undetermined", "remarks"),
+    [
+        ([STIFFNESS, CENTRE], ["damping"], ["say nothing about damping.coefficients"]),
+        ([STIFFNESS + DRAG, CENTRE], ["stiffness", "damping"], ["potential.stiffness and damping.coefficients trade"]),
+        ([CENTRE], ["stiffness", "damping"], ["about damping.coefficients", "about potential.stiffness"]),
+        ([STIFFNESS + DRAG], ["stiffness", "centre", "damping"], ["nothing about potential.centre", "trade off"]),
+    ],
+    ids=["one", "two that trade off", "two of which nothing is known", "one and two"],
+)  # fmt: skip
+def test_every_open_direction_is_said_once(measured, undetermined, remarks):
+    found = report(knowing(spring(stiffness=1.0, drag=1.0), np.array(measured)))
+    assert [c.name for c in found.coefficients if not c.identifiable] == [
+        c.name for c in found.coefficients if any(word in c.name for word in undetermined)
+    ]
+    assert all(np.isinf(c.deviation) for c in found.coefficients if not c.identifiable)
+    assert len(found.remarks) == len(remarks) and not found.all_determined
+    for part in remarks:
+        assert sum(part in remark for remark in found.remarks) == 1
 
 
 def test_two_that_can_hardly_be_told_apart_trade_off():
