@@ -95,6 +95,7 @@ def report(found: Identified) -> Report:
     remarks = [_in_words(direction, learned) for direction in open_directions]
     remarks += _vague(judged, ~is_open[scalars], _correlations(found.evidence.covariance)[np.ix_(scalars, scalars)])
     anchor = _anchor(found.system, _COMMON_SCALE in remarks)
+    remarks += [] if scalars.any() else ["only fields were learned: there are no coefficients to list"]
     return Report(judged, conditioning, list(dict.fromkeys(remarks)), anchor)
 
 

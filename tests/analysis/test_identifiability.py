@@ -14,6 +14,7 @@ from phast.components.damping import ConstantDamping, Friction
 from phast.components.mass import ConstantMass, LinkedMass
 from phast.components.parameter import Bounded, Positive, Real
 from phast.components.potential import Cosine, Quadratic
+from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import RungeKutta, Timestep
@@ -22,6 +23,7 @@ from phast.dynamics.systems import system
 from phast.estimation.forecaster import Core
 from phast.estimation.moving_horizon import Evidence
 from phast.fitting.coefficients import _NEAR_ZERO, in_units
+from phast.fitting.free_fields import unknown_system
 from phast.fitting.shooting import Identified, shoot
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -151,6 +153,15 @@ def test_two_that_can_hardly_be_told_apart_trade_off():
     assert [c.verdict for c in found.coefficients] == [UNDETERMINED, DETERMINED, UNDETERMINED]
     (remark,) = found.remarks
     assert remark.startswith("potential.stiffness and damping.coefficients trade off")
+
+
+def test_a_model_of_fields_only_says_so():
+    line = Trajectories(np.sin(np.linspace(0.0, 9.0, 60))[None, :, None], 0.1, Manifold.parse("x"))
+    model = unknown_system(line, damping=ConstantDamping(0.1))
+    count = sum(x.size for x in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
+    found = report(Identified(model, Evidence(np.eye(count), np.eye(count), NOISE, 1000)))
+    assert found.coefficients == [] and not found.all_determined
+    assert found.remarks == ["only fields were learned: there are no coefficients to list"]
 
 
 def test_the_anchor_is_what_is_given():
