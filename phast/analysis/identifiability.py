@@ -23,7 +23,7 @@ from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import AbstractEnergetic, PortHamiltonian
 from phast.errors import InputError
 from phast.estimation.forecaster import AbstractForecaster
-from phast.estimation.moving_horizon import ModelAware
+from phast.estimation.moving_horizon import Evidence, ModelAware
 from phast.fitting.coefficients import at_floor, coefficients_of, in_units, names_of, scales_of
 from phast.fitting.shooting import Identified
 
@@ -96,6 +96,7 @@ def report(found: Identified) -> Report:
     remarks += _vague(judged, ~is_open[scalars], _correlations(found.evidence.covariance)[np.ix_(scalars, scalars)])
     anchor = _anchor(found.system, _COMMON_SCALE in remarks)
     remarks += [] if scalars.any() else ["only fields were learned: there are no coefficients to list"]
+    remarks += _left_out(found.evidence)
     return Report(judged, conditioning, list(dict.fromkeys(remarks)), anchor)
 
 
@@ -257,6 +258,14 @@ def _vague(judged: list[Coefficient], informed: np.ndarray, correlations: Float[
 
 
 _ALIKE = 0.95  # correlation
+
+
+def _left_out(evidence: Evidence) -> list[str]:
+    """Windows that took no part in the fit."""
+    count, of = evidence.windows_left_out, evidence.windows
+    were, them = ("was", "it") if count == 1 else ("were", "them")
+    reason = f"{were} left out of the fit: no state near the first guess explains {them}"
+    return [f"{count} of {of} windows {reason}"] if count else []
 
 
 def _anchor(system: AbstractEnergetic, is_open: bool) -> str:

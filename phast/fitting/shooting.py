@@ -74,13 +74,13 @@ def shoot(
     batches = _in_chunks((windows.q, held_over(windows)), min(chunk, len(windows)))
     states = _first_states(core, windows.manifold, batches, windows.dt)
     problem, floor = _Shooting(core, rebuild, windows.manifold, noise), _floor(core.system)
+    positions = windows.length * windows.manifold.size  # of a window
 
     def run(theta, states, weights):
         kept, states = problem.explained(theta, states, batches)
-        count = int(kept.sum()) * windows.length * windows.manifold.size
-        if count == 0:  # no window has a path that is a number
+        if not kept.any():  # no window has a path that is a number
             raise FloatingPointError(_DIVERGED)
-        return count, *levenberg_marquardt(
+        return kept, *levenberg_marquardt(
             lambda t, x: problem.linearise(t, (x, *batches, kept)),
             lambda t, x: problem.cost(t, (x, *batches, kept)),
             _follow,
@@ -89,23 +89,27 @@ def shoot(
             states,
             floor=floor,
             iterations=iterations,
-            tolerance=0.1 / count,
+            tolerance=0.1 / (int(kept.sum()) * positions),
         )
 
     weights = np.full(_directions(core.system), 1.0 if smooth else _WEIGHTS[0])
-    count, theta, states, normal = run(theta, states, weights)
+    kept, theta, states, normal = run(theta, states, weights)
     for _ in range(_ROUNDS if smooth and weights.size else 0):  # the evidence is local: ask again where it led
-        previous, weights = weights, choose_smoothness(normal, theta, rebuild, count)
-        count, theta, states, normal = run(theta, states, weights)
+        previous, weights = weights, choose_smoothness(normal, theta, rebuild, int(kept.sum()) * positions)
+        kept, theta, states, normal = run(theta, states, weights)
         if np.allclose(weights, previous, rtol=0.1):
             break
     if not np.isfinite(normal.cost + jnp.sum(normal.matrix)):
         raise FloatingPointError(_DIVERGED)
     jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.asarray(weights)))(theta)
+    used = int(kept.sum())
+    count = used * positions
     excess = _excess(normal, count)
     covariance = excess * _scaled_inverse(np.asarray(normal.matrix + jacobian.T @ jacobian))
     rms = float(np.sqrt(float(normal.cost) / count)) * balance(noise, windows.manifold.size)[0]
-    evidence = Evidence(np.asarray(normal.matrix) / excess, covariance, rms, count)
+    evidence = Evidence(
+        np.asarray(normal.matrix) / excess, covariance, rms, count, windows=kept.size, windows_left_out=kept.size - used
+    )
     return Identified(rebuild(theta), evidence)
 
 

@@ -50,11 +50,11 @@ def spring(stiffness=4.0, drag=0.5, centre=0.0, unit=1.0) -> PortHamiltonian:
     return PortHamiltonian(potential, ConstantMass(1.0), ConstantDamping(Positive.starting_at(drag, unit)))
 
 
-def told(model: PortHamiltonian, covariance: np.ndarray) -> Identified:
+def told(model: PortHamiltonian, covariance: np.ndarray, **about: int) -> Identified:
     """What a fit would know that leaves this covariance of the physical values."""
     slopes = np.array(in_units(model))[:, 1]
     raw = covariance / np.outer(slopes, slopes)
-    return Identified(model, Evidence(np.linalg.inv(raw), raw, NOISE, 1000))
+    return Identified(model, Evidence(np.linalg.inv(raw), raw, NOISE, 1000, **about))
 
 
 def knowing(model: PortHamiltonian, rows: np.ndarray) -> Identified:
@@ -153,6 +153,19 @@ def test_two_that_can_hardly_be_told_apart_trade_off():
     assert [c.verdict for c in found.coefficients] == [UNDETERMINED, DETERMINED, UNDETERMINED]
     (remark,) = found.remarks
     assert remark.startswith("potential.stiffness and damping.coefficients trade off")
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        (0, []),
+        (1, ["1 of 120 windows was left out of the fit: no state near the first guess explains it"]),
+        (3, ["3 of 120 windows were left out of the fit: no state near the first guess explains them"]),
+    ],
+)
+def test_windows_that_were_left_out_are_counted(left_out, said):
+    found = report(told(spring(), 1e-6 * np.eye(3), windows=120, windows_left_out=left_out))
+    assert found.remarks == said and found.all_determined
 
 
 def test_a_model_of_fields_only_says_so():
