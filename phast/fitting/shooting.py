@@ -80,17 +80,27 @@ def shoot(
         kept, states = problem.explained(theta, states, batches)
         if not kept.any():  # no window has a path that is a number
             raise FloatingPointError(_DIVERGED)
-        return kept, *levenberg_marquardt(
-            lambda t, x: problem.linearise(t, (x, *batches, kept)),
-            lambda t, x: problem.cost(t, (x, *batches, kept)),
-            _follow,
-            lambda t: roughness(rebuild(t), jnp.asarray(weights)),
-            theta,
-            states,
-            floor=floor,
-            iterations=iterations,
-            tolerance=0.1 / (int(kept.sum()) * positions),
-        )
+        count = int(kept.sum()) * positions
+
+        def settle(theta, states):
+            return levenberg_marquardt(
+                lambda t, x: problem.linearise(t, (x, *batches, kept)),
+                lambda t, x: problem.cost(t, (x, *batches, kept)),
+                _follow,
+                lambda t: roughness(rebuild(t), jnp.asarray(weights)),
+                theta,
+                states,
+                floor=floor,
+                iterations=iterations,
+                tolerance=0.1 / count,
+            )
+
+        found = settle(theta, states)
+        raised = _raised(found[0], floor, found[2], count)
+        if (raised != found[0]).any():
+            again = settle(raised, found[1])
+            found = again if again[2].cost < found[2].cost else found
+        return kept, *found
 
     weights = np.full(_directions(core.system), 1.0 if smooth else _WEIGHTS[0])
     kept, theta, states, normal = run(theta, states, weights)
@@ -216,6 +226,20 @@ class _Shooting:
 
 
 _OUTLYING = 25.0  # times the median misfit: a window whose path went the other way over the top tells nothing
+
+
+def _raised(theta: Float[Array, " k"], floor: Float[Array, " k"], normal: Normal, count: int) -> Float[Array, " k"]:
+    """Coefficients with those raised that are stuck near zero although the data ask for more.
+
+    softplus is flat there: steps of what is trained take a positive coefficient up by one e-folding each, and from its
+    floor hardly at all. A Newton step of the value x itself, -g_x/H_x, has no such trouble.
+    """
+    value, slope, curvature = jax.nn.softplus(theta), jax.nn.sigmoid(theta), jnp.diag(normal.matrix)
+    step = -slope * normal.gradient / curvature
+    pull = -normal.gradient / jnp.sqrt(curvature * _excess(normal, count))  # in standard deviations
+    stuck = jnp.isfinite(floor) & (step > value) & (pull > 2.0)
+    raised = value + step
+    return jnp.where(stuck, raised + jnp.log(-jnp.expm1(-raised)), theta)
 
 
 @jax.jit

@@ -1,9 +1,10 @@
-"""Shooting over windows: what is left out is counted."""
+"""Shooting over windows: what is left out is counted, and a coefficient that is stuck at zero is raised."""
 
 import json
 import zipfile
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -20,6 +21,7 @@ from phast.dynamics.systems import system
 from phast.estimation.forecaster import Core
 from phast.estimation.moving_horizon import Evidence, ModelAware
 from phast.fitting.checkpoint import load, save
+from phast.fitting.coefficients import _NEAR_ZERO
 from phast.fitting.shooting import Identified, shoot
 
 DAMPED, NOISE = system("pendulum-damped"), 0.01
@@ -58,6 +60,14 @@ def test_windows_that_no_state_explains_are_counted():
     assert report(found).remarks == [
         "3 of 40 windows were left out of the fit: no state near the first guess explains them"
     ]
+
+
+def test_friction_that_starts_at_its_bound_is_found_all_the_same():
+    """The trained number has next to no slope there, and the data ask for 0.5."""
+    found = fitted(cut(40), Positive(jnp.array(_NEAR_ZERO), 0.3))
+    drag = report(found).coefficients[1]
+    assert drag.identifiable and abs(drag.value - 0.5) < 4 * drag.deviation < 0.1
+    assert found.evidence.windows_left_out < found.evidence.windows // 4
 
 
 def test_evidence_of_older_files_counts_no_windows(tmp_path):
