@@ -32,7 +32,7 @@ from phast.estimation.states import estimated, filtered, matched
 from phast.fitting import checkpoint
 from phast.fitting.adaptation import adapt
 from phast.fitting.second_order import MINIMUM_CONTEXT
-from phast.report.text import count_of
+from phast.report.text import counted
 
 Positions = Recording | Trajectories | ArrayLike
 
@@ -217,7 +217,7 @@ class Fitted:
         return self._identified().to_frame()
 
     def __repr__(self) -> str:
-        count = count_of(parameter_count(self.model), "coefficient")
+        count = counted(parameter_count(self.model), "coefficient")
         head = f"{type(self.model).__name__} of {', '.join(self.units.labels)}, {count}"
         return f"{head}\n{self._identified()!r}" if self._has_evidence else head
 
@@ -286,7 +286,7 @@ class Fitted:
             )
         if q.shape[1] < MINIMUM_CONTEXT:
             raise InputError(
-                f"a context of {count_of(q.shape[1], 'sample')} tells no velocity: give at least {MINIMUM_CONTEXT}"
+                f"a context of {counted(q.shape[1], 'sample')} tells no velocity: give at least {MINIMUM_CONTEXT}"
             )
         if not np.isfinite(q).all():
             context, step, i = np.argwhere(~np.isfinite(q))[0]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from phast.analysis.forecasts import Foresight
 from phast.api.tables import write_table
 from phast.data.units import Units
-from phast.report.text import count_of, figure
+from phast.report.text import counted, figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,12 +72,12 @@ class Forecast:
         """What it is, and how far off where that is known."""
         horizon = self.q.shape[-2]
         lines = [
-            f"{count_of(len(self.labels), 'forecast')} of {', '.join(self.units.labels)}, {count_of(horizon, 'step')}"
+            f"{counted(len(self.labels), 'forecast')} of {', '.join(self.units.labels)}, {counted(horizon, 'step')}"
         ]
         numbers = self.summary()
         if numbers["steps_compared"]:
             mse, median = figure(numbers["mse"]), figure(numbers["mse_median"])
-            compared = count_of(numbers["steps_compared"], "step")
+            compared = counted(numbers["steps_compared"], "step")
             lines.append(f"mean squared error over {compared}: {mse} (median over forecasts {median})")
             still, moving = figure(numbers["rms_persistence"]), figure(numbers["rms_constant_velocity"])
             lines.append(f"rms error {figure(numbers['rms'])}; standing still {still}, constant velocity {moving}")

@@ -1,6 +1,7 @@
 """What was identified, and what these data cannot tell, in the units of the user's files."""
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from phast.data.units import Units
 from phast.estimation.moving_horizon import ModelAware
 from phast.fitting.coefficients import names_of
 from phast.fitting.shooting import Identified
-from phast.report.text import coefficient_table, count_of, figure, padded
+from phast.report.text import coefficient_table, counted, figure, padded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -77,17 +78,20 @@ class Identification:
 
     def to_frame(self) -> pd.DataFrame:
         """One row for each coefficient."""
-        rows = [c._asdict() | {"unit": unit} for c, unit in zip(self.coefficients, self.coefficient_units, strict=True)]
+        rows = [
+            c._asdict() | {"verdict": str(c.verdict), "unit": unit}
+            for c, unit in zip(self.coefficients, self.coefficient_units, strict=True)
+        ]
         return pd.DataFrame(rows, columns=[*Coefficient._fields, "unit"]).set_index("name")
 
     def summary(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
-        frame = self.to_frame().reset_index()
+        rows = self.to_frame().reset_index().to_dict("records")
         return {
             "noise": list(self.noise),
             "rms": self.residual,
-            "coefficients": frame.to_dict("records"),
-            "conditioning": self.conditioning,
+            "coefficients": [{name: _finite(value) for name, value in row.items()} for row in rows],
+            "conditioning": _finite(self.conditioning),
             "remarks": list(self.remarks),
             "anchor": self.anchor,
             "fields": {name: field.to_dict("records") for name, field in self.fields.items()},
@@ -110,7 +114,7 @@ class Identification:
     def _quality(self) -> str:
         """Residual against noise."""
         residual, noise = figure(self.residual), ", ".join(figure(x) for x in self.noise)
-        return f"residual {residual} rms over {count_of(self.count, 'position')}, noise about {noise}"
+        return f"residual {residual} rms over {counted(self.count, 'position')}, noise about {noise}"
 
     def details(self) -> str:
         """Fields and energy as text."""
@@ -127,6 +131,11 @@ class Identification:
     def _repr_html_(self) -> str:
         notes = "\n".join([*(f"note: {remark}" for remark in self.remarks), f"anchor: {self.anchor}"])
         return f"<pre>{self._quality()}</pre>{self.to_frame().to_html()}<pre>{notes}</pre>"
+
+
+def _finite(value: Any) -> Any:
+    """What JSON can hold: nothing where a number is not finite."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _is_driven(model: ModelAware) -> bool:

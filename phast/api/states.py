@@ -14,7 +14,7 @@ from phast.data.recording import Recording
 from phast.data.units import Units
 from phast.errors import InputError
 from phast.estimation.forecaster import Filtered
-from phast.report.text import count_of, figure
+from phast.report.text import counted, figure
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -86,7 +86,7 @@ class States:
     def __repr__(self) -> str:
         samples = sum(len(p.t) for p in self.pieces)
         return (
-            f"{count_of(samples, 'state')} of {', '.join(self.units.labels)} in {count_of(len(self.pieces), 'piece')}\n"
+            f"{counted(samples, 'state')} of {', '.join(self.units.labels)} in {counted(len(self.pieces), 'piece')}\n"
             f"rms surprise per measurement: {figure(self.surprise)}"
         )
 

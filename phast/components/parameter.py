@@ -25,6 +25,11 @@ class AbstractLearned(eqx.Module):
     @abstractmethod
     def __call__(self) -> Float[Array, "*shape"]: ...
 
+    @property
+    @abstractmethod
+    def scale(self) -> float:
+        """The magnitude that the coefficient is expected to have: against it an uncertainty is small or not."""
+
 
 class Positive(AbstractLearned):
     """A learned coefficient (or array of them) that stays positive: unit · softplus(raw), with ``raw`` trained.
@@ -52,6 +57,10 @@ class Positive(AbstractLearned):
     def __call__(self):
         return self.unit * jax.nn.softplus(self.raw)
 
+    @property
+    def scale(self):
+        return self.unit
+
 
 class Real(AbstractLearned):
     """A learned number (or array) of either sign: unit · value, with ``value`` trained."""
@@ -69,6 +78,10 @@ class Real(AbstractLearned):
 
     def __call__(self):
         return self.unit * self.value
+
+    @property
+    def scale(self):
+        return self.unit
 
 
 class Bounded(AbstractLearned):
@@ -89,6 +102,10 @@ class Bounded(AbstractLearned):
 
     def __call__(self):
         return self.bound * jnp.tanh(self.raw)
+
+    @property
+    def scale(self):
+        return self.bound
 
 
 Coefficient = float | tuple | Positive

@@ -288,6 +288,8 @@ class Evidence(eqx.Module):
     ``information`` is that of the data alone, ``covariance`` includes the smoothness prior; both as NumPy arrays, which
     nothing trains. ``rms`` is the root mean square of ``count`` position residuals. ``inflation`` is by how much the
     errors of forecasts over the data exceed the spread that the covariance gives them: a model's own error is no noise.
+    Of ``windows`` that were to be fitted, ``windows_left_out`` took no part: no state near the first guess explained
+    them.
     """
 
     information: np.ndarray
@@ -295,6 +297,8 @@ class Evidence(eqx.Module):
     rms: float
     count: int
     inflation: float = 1.0
+    windows: int = 0
+    windows_left_out: int = 0
 
 
 class ModelAware(AbstractIdentifiable):

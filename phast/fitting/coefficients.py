@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from phast.components.parameter import AbstractLearned, Positive
 from phast.dynamics.hamiltonian import AbstractEnergetic
@@ -62,6 +62,21 @@ def in_units(system: AbstractEnergetic) -> list[tuple[float, float]]:
         pair = jax.jvp(lambda x: x() if isinstance(x, AbstractLearned) else x, (leaf,), (along,))
         found += zip(*(np.asarray(x).reshape(-1).tolist() for x in pair), strict=True)
     return found
+
+
+def scales_of(system: AbstractEnergetic) -> Float[np.ndarray, " k"]:
+    """The magnitude that every trainable number is expected to have, in physical units; as in :func:`names_of`."""
+    scales = [
+        np.full(sum(x.size for x in jax.tree.leaves(leaf)), leaf.scale if isinstance(leaf, AbstractLearned) else 1.0)
+        for _, leaf in trained_leaves(system)
+    ]
+    return np.concatenate(scales)
+
+
+def at_floor(system: AbstractEnergetic) -> Bool[np.ndarray, " k"]:
+    """Which trainable numbers stand at their lower bound: positive coefficients that the data would rather have below
+    zero."""
+    return np.asarray(coefficients_of(system)[0] <= _floor(system))
 
 
 def trained_leaves(system: AbstractEnergetic) -> list[tuple[tuple, AbstractLearned | Array]]:

@@ -78,9 +78,9 @@ class Preprocessed:
     @functools.cached_property
     def scales(self) -> Scales:
         """From the positions and their derivatives, with a mass of one."""
-        moved = (_typical(x - x.mean(axis=0)) for x in self.samples[:3])
+        moved = (typical(x - x.mean(axis=0)) for x in self.samples[:3])
         u = self.data.u
-        return Scales(*moved, 1.0 if u is None else _typical(u.reshape(-1, u.shape[2])), 1.0)
+        return Scales(*moved, 1.0 if u is None else typical(u.reshape(-1, u.shape[2])), 1.0)
 
     @functools.cached_property
     def natural_window(self) -> int:
@@ -90,7 +90,7 @@ class Preprocessed:
         return int(np.clip(np.pi * np.median(slowness) / self.data.dt, WINDOW, 5 * WINDOW))
 
 
-def _typical(x: Float[np.ndarray, "samples n"]) -> float:
+def typical(x: Float[np.ndarray, "samples n"]) -> float:
     """Of coordinates in different units, the geometric mean."""
     each = np.sqrt(np.mean(x**2, axis=0))
     each = each[each > 0.0]

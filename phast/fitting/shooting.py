@@ -75,38 +75,52 @@ def shoot(
     batches = _in_chunks((windows.q, held_over(windows)), min(chunk, len(windows)))
     states = _first_states(core, windows.manifold, batches, windows.dt)
     problem, floor = _Shooting(core, rebuild, windows.manifold, noise), _floor(core.system)
+    positions = windows.length * windows.manifold.size  # of a window
 
     def run(theta, states, weights):
         kept, states = problem.explained(theta, states, batches)
-        count = int(kept.sum()) * windows.length * windows.manifold.size
-        if count == 0:  # no window has a path that is a number
+        if not kept.any():  # no window has a path that is a number
             raise FitError(Reason.UNEXPLAINED)
-        return count, *levenberg_marquardt(
-            lambda t, x: problem.linearise(t, (x, *batches, kept)),
-            lambda t, x: problem.cost(t, (x, *batches, kept)),
-            _follow,
-            lambda t: roughness(rebuild(t), jnp.asarray(weights)),
-            theta,
-            states,
-            floor=floor,
-            iterations=iterations,
-            tolerance=0.1 / count,
-        )
+        count = int(kept.sum()) * positions
+
+        def settle(theta, states):
+            return levenberg_marquardt(
+                lambda t, x: problem.linearise(t, (x, *batches, kept)),
+                lambda t, x: problem.cost(t, (x, *batches, kept)),
+                _follow,
+                lambda t: roughness(rebuild(t), jnp.asarray(weights)),
+                theta,
+                states,
+                floor=floor,
+                iterations=iterations,
+                tolerance=0.1 / count,
+            )
+
+        found = settle(theta, states)
+        raised = _raised(found[0], floor, found[2], count)
+        if (raised != found[0]).any():
+            again = settle(raised, found[1])
+            found = again if again[2].cost < found[2].cost else found
+        return kept, *found
 
     weights = np.full(_directions(core.system), 1.0 if smooth else _WEIGHTS[0])
-    count, theta, states, normal = run(theta, states, weights)
+    kept, theta, states, normal = run(theta, states, weights)
     for _ in range(_ROUNDS if smooth and weights.size else 0):  # the evidence is local: ask again where it led
-        previous, weights = weights, choose_smoothness(normal, theta, rebuild, count)
-        count, theta, states, normal = run(theta, states, weights)
+        previous, weights = weights, choose_smoothness(normal, theta, rebuild, int(kept.sum()) * positions)
+        kept, theta, states, normal = run(theta, states, weights)
         if np.allclose(weights, previous, rtol=0.1):
             break
     if not np.isfinite(normal.cost + jnp.sum(normal.matrix)):
         raise FitError(Reason.DIVERGED)
     jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.asarray(weights)))(theta)
+    used = int(kept.sum())
+    count = used * positions
     excess = _excess(normal, count)
     covariance = excess * _scaled_inverse(np.asarray(normal.matrix + jacobian.T @ jacobian))
     rms = float(np.sqrt(float(normal.cost) / count)) * balance(noise, windows.manifold.size)[0]
-    evidence = Evidence(np.asarray(normal.matrix) / excess, covariance, rms, count)
+    evidence = Evidence(
+        np.asarray(normal.matrix) / excess, covariance, rms, count, windows=kept.size, windows_left_out=kept.size - used
+    )
     return Identified(rebuild(theta), evidence)
 
 
@@ -210,6 +224,20 @@ class _Shooting:
 
 
 _OUTLYING = 25.0  # times the median misfit: a window whose path went the other way over the top tells nothing
+
+
+def _raised(theta: Float[Array, " k"], floor: Float[Array, " k"], normal: Normal, count: int) -> Float[Array, " k"]:
+    """Coefficients with those raised that are stuck near zero although the data ask for more.
+
+    softplus is flat there: steps of what is trained take a positive coefficient up by one e-folding each, and from its
+    floor hardly at all. A Newton step of the value x itself, -g_x/H_x, has no such trouble.
+    """
+    value, slope, curvature = jax.nn.softplus(theta), jax.nn.sigmoid(theta), jnp.diag(normal.matrix)
+    step = -slope * normal.gradient / curvature
+    pull = -normal.gradient / jnp.sqrt(curvature * _excess(normal, count))  # in standard deviations
+    stuck = jnp.isfinite(floor) & (step > value) & (pull > 2.0)
+    raised = value + step
+    return jnp.where(stuck, raised + jnp.log(-jnp.expm1(-raised)), theta)
 
 
 @jax.jit

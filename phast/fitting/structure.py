@@ -5,6 +5,10 @@
     damping     viscous · coulomb · quadratic · free · none, joined by +
     port        identity · learned · 1,0;0,1
 
+Motion alone tells potential, mass and friction only up to a common factor. One anchor fixes it: known forces (inputs
+with a given port) or an exact potential (regime KNOWN, a component without learned coefficients); else the mass, whose
+first entry is one.
+
 Every learned coefficient starts uninformed, in units that the motion itself gives: about where, how far, how fast, how
 sharply it turns. So a charge of 10⁻⁶ C, a temperature of 300 K and an encoder whose zero is on top are as easy to learn
 as an angle.
@@ -14,20 +18,21 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from phast.components.damping import AbstractDamping, ConstantDamping, Friction, SumDamping
 from phast.components.mass import AbstractMass, ConstantMass, JointedMass, LinkedMass
-from phast.components.parameter import Bounded, Positive, Real
-from phast.components.potential import AbstractPotential, ChainCosine, Cosine, Quadratic, Scaled, Some, Sum
+from phast.components.parameter import Bounded, Positive, Real, parameter_count
+from phast.components.potential import AbstractPotential, ChainCosine, Cosine, Quadratic, Scaled, Some, Sum, gradient
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.errors import InputError
 from phast.fitting.free_fields import free_damping, free_potential
-from phast.fitting.preprocess import Preprocessed, Scales
+from phast.fitting.preprocess import Preprocessed, Scales, typical
 from phast.fitting.words import (
     MASSES,
     check_dampings,
@@ -101,7 +106,7 @@ def compose(structure: Structure, preprocessed: Preprocessed) -> PortHamiltonian
     rows = _rows(structure.port, data)
     mass = structure.mass
     if not isinstance(mass, AbstractMass):
-        mass = _mass(str(mass), data, scales, driven=data.u is not None and rows != "learned")
+        mass = _mass(str(mass), data, _unit_of_mass(structure, rows, data, scales))
     scales = scales._replace(mass=_level(mass, data))
     port = _unknown_port(data, scales) if rows == "learned" else rows
     template = _template(structure.potential, data, scales)
@@ -177,6 +182,18 @@ def _of_strength(build: Callable, strength: str, text: str) -> AbstractPotential
 # --- masses ----------------------------------------------------------------------------------------------------------
 
 
+def _unit_of_mass(structure: Structure, rows: Any, data: Trajectories, scales: Scales) -> float | None:
+    """The mass that the forces of the anchor ask for; None without an anchor but the mass itself."""
+    if data.u is not None and rows != "learned":
+        return scales.input / scales.acceleration
+    potential = structure.potential
+    exact = isinstance(potential, AbstractPotential) and parameter_count(potential) == 0
+    if structure.inferred_regime == "known" and exact:
+        forces = np.asarray(jax.vmap(lambda q: gradient(potential, q))(jnp.asarray(np.concatenate(data.q))))
+        return typical(forces) / scales.acceleration if forces.any() else None
+    return None
+
+
 def _given_mass(text: str, n: int) -> ConstantMass:
     given = numbers_in(text, f"mass '{text}' (a number, one for each coordinate, or {', '.join(MASSES)})")
     if len(given) not in (1, n) or min(given) <= 0.0:
@@ -184,21 +201,23 @@ def _given_mass(text: str, n: int) -> ConstantMass:
     return ConstantMass(given[0] if len(given) == 1 else given)
 
 
-def _mass(text: str, data: Trajectories, scales: Scales, *, driven: bool) -> AbstractMass:
-    """Without a known force the scale of M is open: its first entry is then the anchor, one."""
+def _mass(text: str, data: Trajectories, unit: float | None) -> AbstractMass:
+    """Without another anchor (``unit`` is None) the scale of M is open: its first entry is then one."""
     n = data.manifold.size
     if text not in MASSES:
         return _given_mass(text, n)
-    unit = scales.input / scales.acceleration if driven else 1.0
     if text == "learned":
-        if not driven:
-            raise InputError("a mass can be learned only from known forces: give inputs and their port, or the mass")
+        if unit is None:
+            raise InputError(
+                "a mass can be learned only from known forces: give inputs and their port, or a potential with its "
+                "numbers (regime 'known'), or the mass"
+            )
         return ConstantMass(Positive.uninformed(n, unit=unit))
     if n != 2 or not all(data.manifold.circles):
         raise InputError(f"mass '{text}' is that of two links: declare two angles")
     build = LinkedMass if text == "links" else JointedMass
-    first = Positive.uninformed(unit=unit) if driven else 1.0
-    return build(first, Positive.uninformed(unit=unit), Bounded.uninformed())
+    first = 1.0 if unit is None else Positive.uninformed(unit=unit)
+    return build(first, Positive.uninformed(unit=unit or 1.0), Bounded.uninformed())
 
 
 # --- damping --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ a file called them: text, never markup.
 """
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from phast.estimation.states import matched
 from phast.fitting.shooting import Identified
 from phast.report.page import Cell, rendered, rounded, table
 from phast.report.provenance import commit
+from phast.report.text import to_its_digits
 
 SECTIONS = ("energy", "fields", "forecasts")  # in the order of their making: the first knows the typical speed
 _POINTS = 81  # along a coordinate
@@ -146,16 +146,10 @@ def _coefficients(found: Sequence[Coefficient]) -> dict[str, Any] | None:
 
 def _line(found: Coefficient) -> dict[str, Cell]:
     return {
-        "value": Cell(_to_its_digits(found.value, found.deviation), found.value),
+        "value": Cell(to_its_digits(found.value, found.deviation), found.value),
         "± 1σ": Cell(f"{found.deviation:.2g}", found.deviation),
         "identifiable": Cell("yes" if found.identifiable else "NO", float(found.identifiable)),
     }
-
-
-def _to_its_digits(value: float, deviation: float) -> str:
-    """As many digits as the deviation leaves, and one or two that it does not."""
-    sure = math.log10(abs(value) / deviation) if value and 0.0 < deviation < math.inf else 4.0
-    return f"{value:.{min(max(math.ceil(sure) + 2, 2), 10)}g}"
 
 
 def _number(value: float) -> str:

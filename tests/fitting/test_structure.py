@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import phast
+from phast.analysis.identifiability import report
 from phast.components.damping import ConstantDamping, Friction, PSDDamping, SplineDamping, SumDamping
 from phast.components.mass import ConstantMass, JointedMass, LinkedMass
 from phast.components.parameter import Positive, Real, parameter_count
@@ -19,12 +20,17 @@ from phast.components.potential import ChainCosine, Cosine, Quadratic, Scaled, S
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.integrators import RungeKutta, Timestep
+from phast.dynamics.simulation import simulate
+from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.derivatives import choose_smoother, differentiate, noise_scale
+from phast.estimation.forecaster import Core
 from phast.estimation.states import input_count
 from phast.fitting.coefficients import coefficients_of
 from phast.fitting.matching import acceleration, match
 from phast.fitting.preprocess import Preprocessed
+from phast.fitting.shooting import shoot
 from phast.fitting.structure import Structure, compose
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -234,6 +240,11 @@ def test_scales_are_those_of_the_motion(length, time):
 # --- what is found under inputs --------------------------------------------------------------------------------------
 
 
+def from_accelerations(start: PortHamiltonian, data: Trajectories) -> PortHamiltonian:
+    samples = differentiate(data, choose_smoother(data, noise_scale(data)))
+    return match(start, samples, deviation=0.1)
+
+
 @pytest.fixture(scope="module")
 def pushed() -> Trajectories:
     """m q'' = -k (q - c) - d q' + G u in closed form, of two inputs held from sample to sample: m = 2, G = (3, -5)."""
@@ -261,9 +272,7 @@ def pushed() -> Trajectories:
 def test_forces_are_found_or_find_the_mass(pushed, mass, port, inputs):
     """From accelerations alone, so to a few per cent."""
     data = pushed if inputs is None else dataclasses.replace(pushed, u=pushed.u @ np.array(inputs)[:, None])
-    start = known(data, "quadratic", mass, "viscous", port)
-    samples = differentiate(data, choose_smoother(data, noise_scale(data)))
-    found = match(start, samples, deviation=0.1)
+    found = from_accelerations(known(data, "quadratic", mass, "viscous", port), data)
     masses = np.asarray(found.mass.operator(jnp.zeros(1)).dense())[0, 0]
     assert masses == pytest.approx(2.0, rel=0.05)
     assert float(found.potential.stiffness()[0]) == pytest.approx(8.0, rel=0.05)
@@ -271,6 +280,56 @@ def test_forces_are_found_or_find_the_mass(pushed, mass, port, inputs):
     assert float(found.damping.viscous()[0]) == pytest.approx(0.6, rel=0.15)
     force = found.input_force(jnp.array([1.0, 0.0])) if inputs is None else 3.0 * found.input_force(jnp.ones(1))
     assert float(force[0]) == pytest.approx(3.0, rel=0.05)
+
+
+# --- what fixes the scale --------------------------------------------------------------------------------------------
+
+EXACT = Cosine((19.62, 9.81))
+STARTS = {  # (regime, potential, port, data), and how many of the three numbers of two links are learned
+    "nothing else": (("known", "cosine", None, ARM), 2),
+    "a learned strength": (("known", "cosine:9.81", None, ARM), 2),
+    "an exact potential": (("known", EXACT, None, ARM), 3),
+    "a free potential beside it": (("partial", EXACT, None, ARM), 2),
+    "a flat potential": (("known", Cosine(0.0), None, ARM), 2),
+    "known forces": (("known", "cosine", "identity", DRIVEN_ARM), 3),
+    "forces of unknown size": (("known", "cosine", "learned", DRIVEN_ARM), 2),
+    "an exact potential and unknown forces": (("known", EXACT, "learned", DRIVEN_ARM), 3),
+    "both": (("known", EXACT, "identity", DRIVEN_ARM), 3),
+}
+
+
+@pytest.mark.parametrize(("start", "learned"), STARTS.values(), ids=STARTS.keys())
+def test_the_mass_is_the_anchor_only_where_nothing_else_is(start, learned):
+    regime, potential, port, data = start
+    found = composed(regime, wanted(potential, "links", "viscous", port), data).mass
+    assert parameter_count(found) == learned
+    assert learned == 3 or float(found.operator(jnp.zeros(2)).dense()[0, 0]) == 1.0
+    if learned == 2:
+        with pytest.raises(InputError, match=r"only from known forces: .* or a potential with its numbers"):
+            composed(regime, wanted(potential, "learned", "viscous", port), data)
+
+
+@pytest.mark.parametrize("mass", ["links", "joints"])
+def test_an_exact_potential_gives_two_links_their_mass(mass):
+    """The double pendulum of the paper, in the absolute angles of its links and in the angles of its joints."""
+    data = simulate(system("double-pendulum-conservative"), 6, length=60, seed=1)
+    potential, truth = EXACT, [[2.0, 1.0], [1.0, 1.0]]
+    if mass == "joints":
+        data = dataclasses.replace(data, q=data.q @ [[1.0, -1.0], [0.0, 1.0]], p=None, v=None)
+        potential, truth = ChainCosine((19.62, 9.81)), [[5.0, 2.0], [2.0, 1.0]]
+    found = from_accelerations(composed("known", wanted(potential, mass, "viscous"), data), data)
+    np.testing.assert_allclose(found.mass.operator(jnp.zeros(2)).dense(), truth, rtol=0.01)
+
+
+def test_an_exact_potential_gives_a_pendulum_its_mass():
+    """The paper's row "pendulum, unknown mass": 1.5, and a drag of 0.3."""
+    data = simulate(system("pendulum-unknown-mass"), 10, length=60, seed=1).with_noise(1e-3, seed=2)
+    start = from_accelerations(composed("known", wanted(Cosine(9.81), "learned", "viscous"), data), data)
+    found = shoot(Core(start, RungeKutta(Timestep(data.dt, 2))), data.windows(20, 20), noise=1e-3)
+    mass, drag = report(found).coefficients
+    for coefficient, truth in ((mass, 1.5), (drag, 0.3)):
+        assert coefficient.identifiable and abs(coefficient.value - truth) < 4 * coefficient.deviation < 0.02
+    assert report(found).anchor.startswith("the potential is given")
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
