@@ -32,6 +32,7 @@ from phast.fitting.matching import acceleration, match
 from phast.fitting.preprocess import Preprocessed
 from phast.fitting.shooting import shoot
 from phast.fitting.structure import Structure, compose
+from phast.fitting.words import check_regime
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -335,7 +336,6 @@ def test_an_exact_potential_gives_a_pendulum_its_mass():
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 MISTAKES = {
-    "regime": (("guess", wanted(), LINE), "unknown regime 'guess': choose known, partial or unknown"),
     "no template": (("partial", wanted(), LINE), "regime 'partial' needs a potential"),
     "nothing known": (("known", wanted(damping="viscous"), LINE), "regime 'known' needs a potential"),
     "no friction": (("known", wanted("quadratic"), LINE), "regime 'known' needs a damping law: name its terms"),
@@ -375,6 +375,11 @@ def test_mistakes_are_named_in_one_line(arguments, message):
     with pytest.raises(InputError, match=message) as error:
         composed(*arguments)
     assert "\n" not in str(error.value)
+
+
+def test_an_unknown_regime_is_named():
+    with pytest.raises(InputError, match="unknown regime 'guess': choose known, partial or unknown"):
+        check_regime("guess", has_potential=False, has_damping=False)
 
 
 # --- learning in any units -------------------------------------------------------------------------------------------
