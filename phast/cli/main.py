@@ -5,11 +5,10 @@ import importlib.metadata
 import os
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from phast.cli.options import with_groups
 from phast.data.files import cache_directory
@@ -22,10 +21,10 @@ DISTRIBUTION = "phast-physics"
 class Commands(TyperGroup):
     """The user's commands, each from the module of its name, and those that other packages add."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:
         return [*COMMANDS, *(point.name for point in _added())]
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+    def get_command(self, ctx: Any, name: str) -> TyperCommand | TyperGroup | None:
         if name in COMMANDS:
             return _loaded(name)
         for point in _added():
@@ -34,7 +33,7 @@ class Commands(TyperGroup):
         return None
 
 
-def _loaded(name: str) -> click.Command:
+def _loaded(name: str) -> TyperCommand | TyperGroup:
     module = importlib.import_module(f"phast.cli.{name}")
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
     single.command(name, epilog=f"Example: `{module.EXAMPLE}`", context_settings=_HELP)(with_groups(module.command))
@@ -59,10 +58,11 @@ app = typer.Typer(
 )
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         print(f"phast {importlib.metadata.version(DISTRIBUTION)}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()
