@@ -25,7 +25,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 
 from phast.data.manifold import TWO_PI, Manifold
-from phast.data.recording import GAP, SHORTEST, Piece, Recording, _long_enough, _rows
+from phast.data.recording import GAP, SHORTEST, Piece, Recording, long_enough, rows_of
 from phast.data.tables import TEXT, Table, about, as_numbers, base, existing_file, from_frame, read_table
 from phast.data.trajectories import (
     Trajectories,
@@ -374,30 +374,30 @@ def _without_blanks(table: Table, chosen: _Chosen, rows: _Rows, missing: str, no
     dropped = int(blank.any(axis=1).sum())
     if dropped:
         notes.append(f"{dropped} row(s) with blanks dropped")
-    return _rows(rows, ~blank.any(axis=1))
+    return rows_of(rows, ~blank.any(axis=1))
 
 
 def _without_copies(rows: _Rows, notes: list[str]) -> _Rows:
     copies = pd.DataFrame(np.column_stack([rows.code, rows.t, rows.x])).duplicated().to_numpy(dtype=bool)
     if copies.any():
         notes.append(f"{copies.sum()} row(s) that repeat another in full dropped")
-    return _rows(rows, ~copies)
+    return rows_of(rows, ~copies)
 
 
 def _split(table: Table, chosen: _Chosen, rows: _Rows, labels: list[str], notes: list[str]) -> list[Piece]:
     """Each trajectory, where its times go forward, cut at its gaps."""
-    rows = _rows(rows, np.argsort(rows.code, kind="stable"))
+    rows = rows_of(rows, np.argsort(rows.code, kind="stable"))
     pieces, gaps, n = [], 0, len(chosen.coordinates)
     for run in np.split(np.arange(len(rows.code)), np.flatnonzero(np.diff(rows.code)) + 1):
         if not len(run):
             continue  # no row was left
-        own = _rows(rows, run)
+        own = rows_of(rows, run)
         steps = np.diff(own.t)
         _refuse_backward(table, own, steps)
         cuts = np.flatnonzero(steps > GAP * np.median(steps)) + 1 if len(steps) else []
         label = labels[own.code[0]]
         for part, indices in enumerate(np.split(np.arange(len(run)), cuts), 1):
-            one = _rows(own, indices)
+            one = rows_of(own, indices)
             name = f"{label} part {part}" if len(cuts) else label
             pieces.append(Piece(name, one.t, one.x[:, :n], one.x[:, n:] if chosen.inputs else None))
         gaps += len(cuts)
@@ -423,7 +423,7 @@ def _refuse_backward(table: Table, rows: _Rows, steps: np.ndarray) -> None:
 
 
 def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: list[str]) -> Recording:
-    kept, left_out = _long_enough(pieces)
+    kept, left_out = long_enough(pieces)
     if not kept:
         longest = max((len(piece.t) for piece in pieces), default=0)
         raise InputError(

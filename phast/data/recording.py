@@ -94,8 +94,8 @@ class Recording:
 
     def between(self, start: float = -np.inf, stop: float = np.inf) -> "Recording":
         """The samples with ``start`` <= t < ``stop``; what is left of a piece must be long enough to be one."""
-        cut = [_rows(piece, (start <= piece.t) & (piece.t < stop)) for piece in self.pieces]
-        pieces, notes = _long_enough([piece for piece in cut if len(piece.t)])
+        cut = [rows_of(piece, (start <= piece.t) & (piece.t < stop)) for piece in self.pieces]
+        pieces, notes = long_enough([piece for piece in cut if len(piece.t)])
         if not pieces:
             first, last = min(piece.t[0] for piece in self.pieces), max(piece.t[-1] for piece in self.pieces)
             raise InputError(
@@ -143,27 +143,18 @@ def _few(items: Sequence[str]) -> str:
     return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
 
-# --- 0: a table ------------------------------------------------------------------------------------------------------
-
-
-# --- 1: columns ------------------------------------------------------------------------------------------------------
-
-
 # --- 2: values -------------------------------------------------------------------------------------------------------
 
 
-def _rows(part: Any, keep: np.ndarray) -> Any:
+def rows_of(part: Any, keep: np.ndarray) -> Any:
     """Some rows of whatever has its arrays in a named tuple."""
     return part._replace(**{k: v[keep] for k, v in part._asdict().items() if isinstance(v, np.ndarray)})
-
-
-# --- 3 and 4: times and gaps -----------------------------------------------------------------------------------------
 
 
 # --- 5: pieces -------------------------------------------------------------------------------------------------------
 
 
-def _long_enough(pieces: Sequence[Piece]) -> tuple[list[Piece], list[str]]:
+def long_enough(pieces: Sequence[Piece]) -> tuple[list[Piece], list[str]]:
     short = [f"{piece.label} ({len(piece.t)})" for piece in pieces if len(piece.t) < SHORTEST]
     notes = [f"fewer than {SHORTEST} samples, left out: trajectory {_few(short)}"] if short else []
     return [piece for piece in pieces if len(piece.t) >= SHORTEST], notes

@@ -46,7 +46,7 @@ class Trajectories:
 
     def __post_init__(self):
         names = self.manifold.names
-        q = _floats(self.q, "q")
+        q = as_floats(self.q, "q")
         if q.ndim != 3:
             raise InputError(
                 f"q must have the axes (trajectory, step, coordinate), got shape {q.shape}: use as_trajectories"
@@ -65,7 +65,7 @@ class Trajectories:
         checked = {"q": q, "dt": dt}
         for name, channels in (("p", names), ("v", names), ("u", None), ("stretch", ("dt",))):
             if (given := getattr(self, name)) is not None:
-                checked[name] = _beside(q, _floats(given, name), name, channels)
+                checked[name] = _beside(q, as_floats(given, name), name, channels)
         _require_positive(checked.get("stretch"))
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -153,7 +153,8 @@ def refuse_turns(
             )
 
 
-def _floats(data: ArrayLike, name: str) -> np.ndarray:
+def as_floats(data: ArrayLike, name: str) -> np.ndarray:
+    """Numbers in rows of equal length, or what is wrong with them."""
     try:
         array = np.asarray(data)
     except ValueError:
@@ -221,8 +222,8 @@ def as_trajectories(
 def as_parts(data: Any) -> list[np.ndarray]:
     """One array (T, n) per trajectory, of whatever lengths."""
     if isinstance(data, list | tuple) and data and np.ndim(data[0]) > 0:
-        return [_steps_by_coordinates(_floats(part, f"trajectory {i}")) for i, part in enumerate(data)]
-    q = _floats(data, "data")
+        return [_steps_by_coordinates(as_floats(part, f"trajectory {i}")) for i, part in enumerate(data)]
+    q = as_floats(data, "data")
     return list(q) if q.ndim == 3 else [_steps_by_coordinates(q)]
 
 
@@ -238,12 +239,6 @@ def _listed(coordinates: Sequence[str]) -> list[str]:
 
 def _columns(table: Table, names: Sequence[str]) -> Float[np.ndarray, "rows n"]:
     return np.stack([table.numbers(table.find(name)) for name in names], axis=-1)
-
-
-# --- simulation ------------------------------------------------------------------------------------------------------
-
-
-# --- benchmark splits, cached on disk --------------------------------------------------------------------------------
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

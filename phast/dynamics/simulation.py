@@ -10,26 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from phast.data.trajectories import Trajectories, _floats
+from phast.data.trajectories import Trajectories, as_floats
 from phast.dynamics.hamiltonian import AbstractDynamics
 from phast.dynamics.systems import System
 from phast.errors import InputError
 
 # A tolerance per step; over a whole trajectory errors grow, and this keeps them below 1e-9 nearly everywhere.
 TOLERANCE = 1e-12
-_STEPS_PER_SAMPLE = 100
+STEPS_PER_SAMPLE = 100
 
 
 def simulate(system: System, count: int, *, length: int = 200, dt: float | None = None, seed: int = 42) -> Trajectories:
     """Ground truth: ``count`` trajectories of ``length`` samples from the system's own initial distribution."""
-    q0, p0 = _initial_states(system, count, seed)
-    return _follow(system, q0, p0, length, system.dt if dt is None else dt)
+    q0, p0 = initial_states(system, count, seed)
+    return trajectories_from(system, q0, p0, length, system.dt if dt is None else dt)
 
 
-def _initial_states(system: System, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def initial_states(system: System, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and momenta (count, n) drawn from the system's own distribution."""
     if count < 1:
         raise InputError(f"the number of trajectories must be at least 1, got {count}")
-    q0, p0 = (_floats(x, "an initial state") for x in system.initial(np.random.default_rng(seed), count))
+    q0, p0 = (as_floats(x, "an initial state") for x in system.initial(np.random.default_rng(seed), count))
     expected = (count, system.manifold.size)
     if q0.shape != expected or p0.shape != expected:
         raise InputError(
@@ -39,7 +40,7 @@ def _initial_states(system: System, count: int, seed: int) -> tuple[np.ndarray, 
     return q0, p0
 
 
-def _follow(system: System, q0: np.ndarray, p0: np.ndarray, length: int, dt: float) -> Trajectories:
+def trajectories_from(system: System, q0: np.ndarray, p0: np.ndarray, length: int, dt: float) -> Trajectories:
     """From these initial states, in float64 whatever precision the process computes in."""
     if length < 2:
         raise InputError(f"a simulated trajectory needs at least 2 samples, got {length}")
@@ -89,7 +90,7 @@ def _solve(
                 diffrax.PIDController(rtol=tolerance, atol=tolerance), step_ts=t
             ),
             adjoint=diffrax.ForwardMode(),
-            max_steps=_STEPS_PER_SAMPLE * t.shape[0],
+            max_steps=STEPS_PER_SAMPLE * t.shape[0],
             throw=False,
         )
         q, p = solution.ys[:, :n], solution.ys[:, n:]

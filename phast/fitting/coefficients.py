@@ -31,7 +31,7 @@ def coefficients_of(system: AbstractEnergetic) -> tuple[Float[Array, " k"], Call
 _NEAR_ZERO = -20.0  # a positive coefficient of 2e-9 units: none, and still with a slope
 
 
-def _floor(system: AbstractEnergetic) -> Float[Array, " k"]:
+def lower_bounds(system: AbstractEnergetic) -> Float[Array, " k"]:
     """How low each trainable number may go: what becomes zero must not run away to minus infinity."""
     lowest = lambda node: jax.tree.map(lambda x: jnp.full_like(x, _limit(node)), node)  # noqa: E731
     params = eqx.filter(system, eqx.is_inexact_array)
@@ -76,7 +76,7 @@ def scales_of(system: AbstractEnergetic) -> Float[np.ndarray, " k"]:
 def at_floor(system: AbstractEnergetic) -> Bool[np.ndarray, " k"]:
     """Which trainable numbers stand at their lower bound: positive coefficients that the data would rather have below
     zero."""
-    return np.asarray(coefficients_of(system)[0] <= _floor(system))
+    return np.asarray(coefficients_of(system)[0] <= lower_bounds(system))
 
 
 def trained_leaves(system: AbstractEnergetic) -> list[tuple[tuple, AbstractLearned | Array]]:

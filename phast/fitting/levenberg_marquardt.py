@@ -65,3 +65,18 @@ def levenberg_marquardt(
             if damping > 1e8:
                 break
     return theta, local, normal
+
+
+# --- sums over chunks ------------------------------------------------------------------------------------------------
+
+
+def in_chunks(arrays: Any, chunk: int) -> Any:
+    """Each array with its leading axis cut into chunks of at most this size, as equal as leaves the fewest over."""
+    count = len(jax.tree.leaves(arrays)[0])
+    chunk = count // -(-count // chunk)
+    return jax.tree.map(lambda x: jnp.asarray(x[: len(x) // chunk * chunk]).reshape(-1, chunk, *x.shape[1:]), arrays)
+
+
+def no_equations(size: int) -> tuple[Array, Array, Array]:
+    """Normal equations and cost to which those of chunks are added."""
+    return jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(())

@@ -11,9 +11,8 @@ from jaxtyping import Array, Float
 
 from phast.dynamics.hamiltonian import AbstractEnergetic
 from phast.estimation.derivatives import Samples
-from phast.fitting.coefficients import _floor, coefficients_of
-from phast.fitting.levenberg_marquardt import Normal, levenberg_marquardt
-from phast.fitting.shooting import _in_chunks, _nothing
+from phast.fitting.coefficients import coefficients_of, lower_bounds
+from phast.fitting.levenberg_marquardt import Normal, in_chunks, levenberg_marquardt, no_equations
 from phast.fitting.smoothness import roughness
 
 
@@ -41,7 +40,7 @@ def match(
     that they may be off by more."""
     theta, rebuild = coefficients_of(system)
     chunk = min(chunk, len(samples.q))
-    batches = _in_chunks(samples, chunk)
+    batches = in_chunks(samples, chunk)
 
     def residual(theta, q, v, a, u, bias):
         off = deviation if bias is None else jnp.maximum(deviation, bias)
@@ -54,7 +53,7 @@ def match(
             jacobian = jax.vmap(jax.jacrev(residual), (None, 0, 0, 0, 0, 0))(theta, *batch).reshape(-1, theta.size)
             return (total[0] + jacobian.T @ jacobian, total[1] + jacobian.T @ r, total[2] + r @ r), None
 
-        return Normal(*jax.lax.scan(add, _nothing(theta.size), batches)[0])
+        return Normal(*jax.lax.scan(add, no_equations(theta.size), batches)[0])
 
     @jax.jit
     def cost(theta, batches):
@@ -68,7 +67,7 @@ def match(
         lambda t: roughness(rebuild(t), smoothness),
         theta,
         None,
-        floor=_floor(system),
+        floor=lower_bounds(system),
         iterations=iterations,
         tolerance=1e-3,
     )

@@ -199,6 +199,3 @@ def _final_positions(
 def passive_transition(dt: float, substeps: int = 8) -> Transition:
     """Energy never rises along an unforced rollout: at any step size, for any parameters."""
     return Transition(DiscreteGradient(), ExactDamping(), Timestep(dt, substeps))
-
-
-# --- the paper's systems ---------------------------------------------------------------------------------------------

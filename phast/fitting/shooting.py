@@ -9,7 +9,7 @@ data can tell (:mod:`phast.analysis.identifiability`).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -26,28 +26,9 @@ from phast.errors import FitError, Reason
 from phast.estimation.forecaster import Core
 from phast.estimation.inputs import held_over, steps_of
 from phast.estimation.moving_horizon import Evidence, Noise, balance, fit_window, improve
-from phast.fitting.coefficients import _floor, coefficients_of
-from phast.fitting.levenberg_marquardt import Normal, levenberg_marquardt
-from phast.fitting.smoothness import _ROUNDS, _WEIGHTS, _directions, _excess, choose_smoothness, roughness
-
-# --- Levenberg–Marquardt on normal equations -------------------------------------------------------------------------
-
-
-# --- stage one: accelerations ----------------------------------------------------------------------------------------
-
-
-def _in_chunks(arrays: Any, chunk: int) -> Any:
-    """Each array with its leading axis cut into chunks of at most this size, as equal as leaves the fewest over."""
-    count = len(jax.tree.leaves(arrays)[0])
-    chunk = count // -(-count // chunk)
-    return jax.tree.map(lambda x: jnp.asarray(x[: len(x) // chunk * chunk]).reshape(-1, chunk, *x.shape[1:]), arrays)
-
-
-def _nothing(size: int) -> tuple[Array, Array, Array]:
-    return jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(())
-
-
-# --- stage two: positions --------------------------------------------------------------------------------------------
+from phast.fitting.coefficients import coefficients_of, lower_bounds
+from phast.fitting.levenberg_marquardt import Normal, in_chunks, levenberg_marquardt, no_equations
+from phast.fitting.smoothness import ROUNDS, WEIGHTS, choose_smoothness, excess_misfit, field_count, roughness
 
 
 class Identified(NamedTuple):
@@ -72,9 +53,9 @@ def shoot(
     noise need next to none.
     """
     theta, rebuild = coefficients_of(core.system)
-    batches = _in_chunks((windows.q, held_over(windows)), min(chunk, len(windows)))
+    batches = in_chunks((windows.q, held_over(windows)), min(chunk, len(windows)))
     states = _first_states(core, windows.manifold, batches, windows.dt)
-    problem, floor = _Shooting(core, rebuild, windows.manifold, noise), _floor(core.system)
+    problem, floor = _Shooting(core, rebuild, windows.manifold, noise), lower_bounds(core.system)
     positions = windows.length * windows.manifold.size  # of a window
 
     def run(theta, states, weights):
@@ -103,9 +84,9 @@ def shoot(
             found = again if again[2].cost < found[2].cost else found
         return kept, *found
 
-    weights = np.full(_directions(core.system), 1.0 if smooth else _WEIGHTS[0])
+    weights = np.full(field_count(core.system), 1.0 if smooth else WEIGHTS[0])
     kept, theta, states, normal = run(theta, states, weights)
-    for _ in range(_ROUNDS if smooth and weights.size else 0):  # the evidence is local: ask again where it led
+    for _ in range(ROUNDS if smooth and weights.size else 0):  # the evidence is local: ask again where it led
         previous, weights = weights, choose_smoothness(normal, theta, rebuild, int(kept.sum()) * positions)
         kept, theta, states, normal = run(theta, states, weights)
         if np.allclose(weights, previous, rtol=0.1):
@@ -115,7 +96,7 @@ def shoot(
     jacobian = jax.jacfwd(lambda t: roughness(rebuild(t), jnp.asarray(weights)))(theta)
     used = int(kept.sum())
     count = used * positions
-    excess = _excess(normal, count)
+    excess = excess_misfit(normal, count)
     covariance = excess * _scaled_inverse(np.asarray(normal.matrix + jacobian.T @ jacobian))
     rms = float(np.sqrt(float(normal.cost) / count)) * balance(noise, windows.manifold.size)[0]
     evidence = Evidence(
@@ -196,7 +177,7 @@ class _Shooting:
                 rest, r = rest.reshape(-1, theta.size), r.reshape(-1)
                 return (total[0] + rest.T @ rest, total[1] + rest.T @ r, total[2] + cost.sum()), local
 
-            total, local = jax.lax.scan(add, _nothing(theta.size), batches)
+            total, local = jax.lax.scan(add, no_equations(theta.size), batches)
             return Normal(*total, local)
 
         def settle(theta, x, y, u, iterations):
@@ -234,7 +215,7 @@ def _raised(theta: Float[Array, " k"], floor: Float[Array, " k"], normal: Normal
     """
     value, slope, curvature = jax.nn.softplus(theta), jax.nn.sigmoid(theta), jnp.diag(normal.matrix)
     step = -slope * normal.gradient / curvature
-    pull = -normal.gradient / jnp.sqrt(curvature * _excess(normal, count))  # in standard deviations
+    pull = -normal.gradient / jnp.sqrt(curvature * excess_misfit(normal, count))  # in standard deviations
     stuck = jnp.isfinite(floor) & (step > value) & (pull > 2.0)
     raised = value + step
     return jnp.where(stuck, raised + jnp.log(-jnp.expm1(-raised)), theta)
@@ -258,6 +239,3 @@ def _first_states(core: Core, manifold: Manifold, batches: tuple, dt: float) -> 
         return fit_window(core, manifold, dt, y[:head], weights, steps_of(u, 0, head - 1)).start
 
     return jax.lax.map(lambda batch: jax.vmap(one)(*batch), (y, u))
-
-
-# --- what is learned, and how rough it is ----------------------------------------------------------------------------

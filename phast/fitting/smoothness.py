@@ -14,7 +14,7 @@ from phast.dynamics.hamiltonian import AbstractEnergetic
 from phast.fitting.levenberg_marquardt import Normal
 
 
-def _excess(normal: "Normal", count: int) -> float:
+def excess_misfit(normal: "Normal", count: int) -> float:
     """By how much squared residuals exceed what the noise explains: a model's own error counts as noise too."""
     return max(float(normal.cost) / count, 1.0)
 
@@ -28,7 +28,7 @@ def _is_smooth(node: Any) -> bool:
     return isinstance(node, AbstractSmooth)
 
 
-def _directions(system: AbstractEnergetic) -> int:
+def field_count(system: AbstractEnergetic) -> int:
     """How many weights of smoothness there are: one for each direction of each field."""
     return sum(len(field.roughness()) for field in smooth_fields(system))
 
@@ -54,7 +54,7 @@ def choose_smoothness(
     the best fit that the prior allows, and how much of the prior's volume that fit leaves. Weights are improved one
     after the other. ``count`` residuals beyond what the noise explains widen the noise.
     """
-    excess = _excess(normal, count)
+    excess = excess_misfit(normal, count)
     matrix, gradient, at = (np.asarray(x) for x in (normal.matrix / excess, normal.gradient / excess, theta))
 
     def parts(t):
@@ -79,10 +79,10 @@ def choose_smoothness(
     weights = np.full(len(penalties), 1.0)
     for _ in range(_SWEEPS):
         for i in range(len(weights)):
-            tried = [np.where(np.arange(len(weights)) == i, w, weights) for w in _WEIGHTS]
+            tried = [np.where(np.arange(len(weights)) == i, w, weights) for w in WEIGHTS]
             weights = max(tried, key=lambda w, i=i: evidence(w, i))
     return np.sqrt(excess) * weights
 
 
-_WEIGHTS = tuple(10.0 ** (k / 2) for k in range(-4, 11))
-_SWEEPS, _ROUNDS = 2, 4
+WEIGHTS = tuple(10.0 ** (k / 2) for k in range(-4, 11))
+_SWEEPS, ROUNDS = 2, 4

@@ -41,9 +41,6 @@ from phast.paper.baselines.dhnn import DHNN, DhnnStep
 from phast.paper.baselines.recurrent import GRU, LSTM, S5, DLinOSS, LinOSS
 from phast.paper.baselines.sequence import AbstractBlock, Affine, SequenceModel, feature_count
 
-# --- the three regimes, for any system -------------------------------------------------------------------------------
-
-
 # --- the paper's rows ------------------------------------------------------------------------------------------------
 
 

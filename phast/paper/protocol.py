@@ -12,7 +12,7 @@ import numpy as np
 from phast.data.files import cache_directory
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories, load_trajectories, save_trajectories
-from phast.dynamics.simulation import _STEPS_PER_SAMPLE, TOLERANCE, _follow, _initial_states
+from phast.dynamics.simulation import STEPS_PER_SAMPLE, TOLERANCE, initial_states, trajectories_from
 from phast.dynamics.systems import System
 from phast.errors import InputError
 
@@ -42,11 +42,11 @@ def benchmark_split(
     if min(sizes) < 1:
         raise InputError(f"each part of a split needs at least one trajectory, got sizes {sizes}")
     dt = system.dt if dt is None else dt
-    q0, p0 = _initial_states(system, sum(sizes), seed)
+    q0, p0 = initial_states(system, sum(sizes), seed)
     path = cache_directory() / f"{_fingerprint(system, q0, p0, length, dt)}.npz"
     data = _recall(path, system.manifold, (*q0.shape[:1], length, *q0.shape[1:]))
     if data is None:
-        data = _follow(system, q0, p0, length, dt)
+        data = trajectories_from(system, q0, p0, length, dt)
         with contextlib.suppress(OSError, InputError):  # a cache that cannot be written costs time, not the result
             path.parent.mkdir(parents=True, exist_ok=True)
             save_trajectories(data, path)
@@ -63,7 +63,7 @@ def _fingerprint(system: System, q0: np.ndarray, p0: np.ndarray, length: int, dt
     """
     with jax.enable_x64(True):
         program = jax.jit(lambda q, p: system.dynamics.vector_field(q, p)).lower(q0[0], p0[0]).as_text()
-    described = repr((_CACHE_FORMAT, repr(system.dynamics), program, length, dt, TOLERANCE, _STEPS_PER_SAMPLE))
+    described = repr((_CACHE_FORMAT, repr(system.dynamics), program, length, dt, TOLERANCE, STEPS_PER_SAMPLE))
     return hashlib.sha256(described.encode() + q0.tobytes() + p0.tobytes()).hexdigest()[:32]
 
 

@@ -293,7 +293,7 @@ def test_a_split_is_one_stream_cut_in_three(cache):
 def test_a_split_is_simulated_once(cache, monkeypatch):
     first = small_split()
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(phast.paper.protocol, "_follow", refuse)
+    monkeypatch.setattr(phast.paper.protocol, "trajectories_from", refuse)
     for a, b in zip(first, small_split(), strict=True):
         assert_same(a, b)
     np.testing.assert_array_equal(first.train.q, small_split(sizes=(4, 3, 1)).train.q)
@@ -301,7 +301,7 @@ def test_a_split_is_simulated_once(cache, monkeypatch):
 
 def test_whatever_determines_the_data_is_in_the_key(cache, monkeypatch):
     small_split()
-    monkeypatch.setattr(phast.paper.protocol, "_follow", refuse)
+    monkeypatch.setattr(phast.paper.protocol, "trajectories_from", refuse)
     stiffer = black_box(lambda q, p: (p, -2.0 * q), SPRING.manifold, SPRING.initial, SPRING.dt)
     softer = black_box(lambda q, p: (p, -1.0 * q), SPRING.manifold, SPRING.initial, SPRING.dt)
     for change in ({"seed": 1}, {"length": 21}, {"dt": 0.1}, {"sizes": (4, 2, 3)}):
