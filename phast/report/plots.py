@@ -21,6 +21,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 _DPI = 130
+_Size = tuple[float | int, float | int]
 
 
 class ShownFigure(Figure):
@@ -32,13 +33,13 @@ class ShownFigure(Figure):
         return buffer.getvalue()
 
 
-def panels(rows: int, columns: int, *, figsize: tuple[float, float], **options: Any) -> tuple[Figure, np.ndarray]:
+def panels(rows: int, columns: int, *, figsize: _Size, **options: Any) -> tuple[Figure, np.ndarray]:
     """A figure and its axes (rows, columns)."""
     figure = ShownFigure(figsize=figsize)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def panel(*, figsize: tuple[float, float]) -> tuple[Figure, Axes]:
+def panel(*, figsize: _Size) -> tuple[Figure, Axes]:
     """A figure of one panel."""
     figure, axes = panels(1, 1, figsize=figsize)
     return figure, axes[0, 0]
