@@ -25,7 +25,7 @@ class Field(NamedTuple):
     """Force and damping along one coordinate, the others at their medians.
 
     ``seen`` holds 98 % of the positions of the recording. Friction is looked at while the coordinate moves at its
-    typical speed.
+    typical speed: ``moving`` says so, as in `` at 2.1 deg/s``, and is empty where damping depends on no speed.
     """
 
     label: str
@@ -33,6 +33,7 @@ class Field(NamedTuple):
     seen: Float[np.ndarray, "2"]
     force: Curve
     damping: Curve
+    moving: str = ""
 
     def to_frame(self) -> pd.DataFrame:
         """A column for each quantity and for its deviation."""
@@ -42,7 +43,7 @@ class Field(NamedTuple):
                 self.label: self.at,
                 force.heading: force.values,
                 "± force": force.deviation,
-                damping.heading: damping.values,
+                f"{damping.heading}{self.moving}": damping.values,
                 "± damping": damping.deviation,
             }
         )
@@ -64,7 +65,8 @@ def fields_along(found: Identified, recording: Recording, points: int) -> list[F
                 units.to_file(places)[:, i],
                 np.quantile(visited[:, i], (0.01, 0.99)),
                 _curve(force.heading("force -∂V/∂q"), force_band(found, places), i, force.factor),
-                _curve(damping.heading(f"damping d{moving}"), damping_band(found, places, speed), i, damping.factor),
+                _curve(damping.heading("damping d"), damping_band(found, places, speed), i, damping.factor),
+                moving,
             )
         )
     return fields

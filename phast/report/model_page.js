@@ -20,6 +20,7 @@
       y: title,
       range: Page.frame([...y, ...also], y.map((value, i) => [value - 2 * deviation[i], value + 2 * deviation[i]])),
       shaded: [along.seen],
+      note: along.moving,
     };
   };
 
@@ -75,6 +76,8 @@
       Page.show(place, figure.traces, {
         x: { title: figure.x }, y: { title: figure.y, range: figure.range }, shaded: figure.shaded,
       });
+      const note = place.closest("figure").querySelector("[data-note]");
+      if (note) note.textContent = figure.note;
     }
   });
 })();

@@ -277,7 +277,7 @@ def _drawn(field: Field) -> dict[str, Any]:
     def numbers(curve: Curve) -> dict[str, Any]:
         return {"title": curve.heading, "y": rounded(curve.values), "deviation": rounded(curve.deviation)}
 
-    known = {"label": field.label, "at": rounded(field.at), "seen": rounded(field.seen)}
+    known = {"label": field.label, "moving": field.moving, "at": rounded(field.at), "seen": rounded(field.seen)}
     return known | {"force": numbers(field.force), "damping": numbers(field.damping)}
 
 

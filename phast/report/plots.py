@@ -127,6 +127,7 @@ def fields_figure(fields: Sequence[Field]) -> Figure:
             ax.plot(field.at, curve.values, color=COLOURS[0])
             ax.set(xlabel=field.label, ylabel=curve.heading)
         row[1].set_ylim(bottom=0.0)
+        row[1].set_title(field.moving.strip(), fontsize="small")
     figure.tight_layout()
     return figure
 
