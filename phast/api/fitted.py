@@ -31,6 +31,7 @@ from phast.estimation.moving_horizon import ModelAware, StateEstimate
 from phast.estimation.states import estimated, filtered, matched
 from phast.fitting import checkpoint
 from phast.fitting.adaptation import adapt
+from phast.fitting.progress import Callback, logged
 from phast.fitting.second_order import MINIMUM_CONTEXT
 from phast.report.text import counted
 
@@ -192,13 +193,18 @@ class Fitted:
 
     # --- files and pages ---------------------------------------------------------------------------------------------
 
-    def report(self, path: str | os.PathLike, recording: Recording | None = None) -> Path:
-        """Write one HTML page: how well the model fits, its forecasts, its coefficients, how it was made."""
+    def report(
+        self, path: str | os.PathLike, recording: Positions | None = None, *, progress: Callback | None = None
+    ) -> Path:
+        """Write one HTML page: how well the model fits, its forecasts, its coefficients, how it was made.
+
+        It is about the recording of the fit unless another one is given, and in the units of its file.
+        """
         from phast.report.model_page import write_model_page
 
         model, (found, _) = self._aware("carries no evidence of its fit"), self._recorded(recording, None)
         with self._precision():
-            return write_model_page(model, found, path, about=self.about)
+            return write_model_page(model, found, path, about=self.about, progress=logged(progress, lambda model: self))
 
     def save(self, path: str | os.PathLike) -> Path:
         """Write the model to one file, which :func:`phast.load` reads. Data do not go along."""

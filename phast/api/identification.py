@@ -4,31 +4,24 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
-from phast.analysis.dimensions import unit_texts
+from phast.analysis.dimensions import coefficient_units, energy_scale
 from phast.analysis.energy import power_balance
-from phast.analysis.identifiability import (
-    Coefficient,
-    along,
-    damping_band,
-    force_band,
-    identified,
-    report,
-    typical_speed,
-)
+from phast.analysis.fields import fields_along
+from phast.analysis.identifiability import Coefficient, identified, report
+from phast.analysis.quality import Quality, quality
 from phast.data.recording import Recording
 from phast.data.units import Units
+from phast.errors import InputError
 from phast.estimation.moving_horizon import ModelAware
-from phast.fitting.coefficients import names_of
 from phast.fitting.shooting import Identified
-from phast.report.text import coefficient_table, counted, figure, padded
+from phast.report.text import coefficient_table, each_with_unit, figure, padded, residual_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_POINTS = 9  # along each coordinate
+_POINTS, _DRAWN = 9, 81  # along each coordinate
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -44,9 +37,7 @@ class Identification:
     conditioning: float
     remarks: tuple[str, ...]
     anchor: str
-    noise: tuple[float, ...]
-    residual: float
-    count: int
+    quality: Quality
     units: Units
     fields: dict[str, pd.DataFrame]
     energy: dict[str, float] | None
@@ -57,20 +48,16 @@ class Identification:
     def of(cls, model: ModelAware, units: Units, recording: Recording | None) -> "Identification":
         """What the evidence of a fit says, and its fields along ``recording``."""
         found = identified(model)
-        told, kinds = report(found), names_of(found.system)
-        texts = unit_texts(found.system, units, driven=_is_driven(model))
-        noise = np.broadcast_to(np.asarray(model.noise, dtype=float), (model.manifold.size,))
+        told = report(found)
         return cls(
             tuple(told.coefficients),
-            tuple(text for text, (_, kind) in zip(texts, kinds, strict=True) if kind != "field"),
+            tuple(coefficient_units(found.system, units)),
             told.conditioning,
             tuple(told.remarks),
             told.anchor,
-            tuple(units.to_file(noise).tolist()),
-            found.evidence.rms,
-            found.evidence.count,
+            quality(model, found, units),
             units,
-            {} if recording is None else _fields(found, recording, units),
+            {} if recording is None else _frames(found, recording),
             None if recording is None else _energy(model, recording),
             found,
             recording,
@@ -88,8 +75,8 @@ class Identification:
         """The same as plain data, for JSON."""
         rows = self.to_frame().reset_index().to_dict("records")
         return {
-            "noise": list(self.noise),
-            "rms": self.residual,
+            "noise": list(self.quality.noise),
+            "rms": list(self.quality.residual),
             "coefficients": [{name: _finite(value) for name, value in row.items()} for row in rows],
             "conditioning": _finite(self.conditioning),
             "remarks": list(self.remarks),
@@ -102,7 +89,9 @@ class Identification:
         """Force and damping along each coordinate, each with a band of two standard deviations."""
         from phast.report.plots import fields_figure
 
-        return fields_figure(self.fields, self.units)
+        if self.recording is None:
+            raise InputError("a figure along a coordinate needs a recording: identify(phast.read('swing.csv'))")
+        return fields_figure(fields_along(self.found, self.recording, _DRAWN))
 
     def __repr__(self) -> str:
         lines = [self._quality(), ""]
@@ -113,8 +102,8 @@ class Identification:
 
     def _quality(self) -> str:
         """Residual against noise."""
-        residual, noise = figure(self.residual), ", ".join(figure(x) for x in self.noise)
-        return f"residual {residual} rms over {counted(self.count, 'position')}, noise about {noise}"
+        residual, noise = residual_text(self.quality, self.units), each_with_unit(self.quality.noise, self.units)
+        return f"residual {residual}, noise about {noise}"
 
     def details(self) -> str:
         """Fields and energy as text."""
@@ -125,7 +114,7 @@ class Identification:
             lines += ["", f"Along {name}{others}:", *padded([list(field.columns), *rows])]
         if self.energy is not None:
             parts = ", ".join(f"{name} {figure(value)}" for name, value in self.energy.items())
-            lines += ["", f"energy over a trajectory: {parts}"]
+            lines += ["", f"{energy_scale(self.found.system, self.units).heading('energy')} over a trajectory: {parts}"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -138,31 +127,10 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _is_driven(model: ModelAware) -> bool:
-    """Whether known forces say what a unit of mass is."""
-    port = getattr(model.core.system, "port", None)
-    return bool(model.core.system.input_count(model.manifold.size)) and isinstance(port, tuple)
-
-
-def _fields(found: Identified, recording: Recording, units: Units) -> dict[str, pd.DataFrame]:
-    """Force and damping along each coordinate, in the units of the file."""
-    data = recording.trajectories()
-    speed = typical_speed(found.system, data)
-    fields = {}
-    for i, (name, label) in enumerate(zip(units.manifold.names, units.labels, strict=True)):
-        points, factor = along(data, i, _POINTS), units.factors[i]
-        force, damped = force_band(found, points), damping_band(found, points, speed)
-        at_speed = f" at speed {speed[i] * factor:.3g}" if speed[i] else ""
-        fields[name] = pd.DataFrame(
-            {
-                label: points[:, i] * factor,
-                "force -∂V/∂q": force[0][:, i] * factor,
-                "± force": force[1][:, i] * factor,
-                f"damping d{at_speed}": damped[0][:, i],
-                "± damping": damped[1][:, i],
-            }
-        )
-    return fields
+def _frames(found: Identified, recording: Recording) -> dict[str, pd.DataFrame]:
+    """Force and damping along each coordinate, by its name."""
+    names = recording.manifold.names
+    return {name: field.to_frame() for name, field in zip(names, fields_along(found, recording, _POINTS), strict=True)}
 
 
 def _energy(model: ModelAware, recording: Recording) -> dict[str, float] | None:
@@ -170,6 +138,7 @@ def _energy(model: ModelAware, recording: Recording) -> dict[str, float] | None:
     data = recording.trajectories()
     if data.length <= model.window + 1:
         return None
-    told = power_balance(model, data)
-    parts = {name: float(getattr(told, name)[:, -1].mean()) for name in ("supplied", "dissipated", "unexplained")}
-    return parts | {"stored": float((told.energy[:, -1] - told.energy[:, 0]).mean())}
+    told, factor = power_balance(model, data), energy_scale(model.core.system, recording.units).factor
+    parts = {name: getattr(told, name)[:, -1] for name in ("supplied", "dissipated", "unexplained")}
+    parts["stored"] = told.energy[:, -1] - told.energy[:, 0]
+    return {name: factor * float(part.mean()) for name, part in parts.items()}

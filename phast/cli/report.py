@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from phast.cli.console import watching
 from phast.cli.options import Columns, model_and_recording
 from phast.data.files import check_ending
 
@@ -22,6 +23,7 @@ def command(
     """Write one HTML page: how well a model fits a recording, its forecasts, its coefficients."""
     check_ending(output, (".html", ".htm"))
     fitted, recording = model_and_recording(model_file, files, columns, silent=quiet)
-    fitted.report(output, recording)
+    with watching("report", quiet=quiet) as progress:
+        fitted.report(output, recording, progress=progress)
     if not quiet:
         print(f"{output.stat().st_size / 1e6:.1f} MB: open {output} in a browser")

@@ -51,6 +51,11 @@ class Units:
         return [f"{name} [{unit}]" if unit else name for name, unit in pairs]
 
     @property
+    def speeds(self) -> list[str]:
+        """The unit of each velocity; nothing where that of the position is not known."""
+        return [f"{unit}/s" if unit else "" for unit in self.names]
+
+    @property
     def headings(self) -> list[str]:
         """For columns of files that :func:`phast.read` reads back: ``["x", "theta:angle:deg"]``."""
         return [_heading(*each) for each in zip(self.manifold.names, self.manifold.circles, self.names, strict=True)]

@@ -7,18 +7,18 @@
   const FIGURES = {
     rollout: (data, at) => ({
       x: "time",
-      y: data.names[at.coordinate],
+      y: data.labels[at.coordinate],
       points: (curve, start) => [steps(data, start, curve.q[at.trajectory][0]), curve.q[at.trajectory][at.coordinate]],
       context: true,
     }),
     phase: (data, at) => ({
-      x: data.names[at.coordinate],
-      y: `velocity of ${data.names[at.coordinate]}`,
+      x: data.labels[at.coordinate],
+      y: `velocity of ${data.names[at.coordinate]}${data.speeds[at.coordinate]}`,
       points: (curve, start) => [curve.q, curve.v].map((c) => c[at.trajectory][at.coordinate].slice(data.context - 1 - start)),
       bounded: true,
     }),
     damping: (data, at) => ({
-      x: data.names[at.along],
+      x: data.labels[at.along],
       y: `damping of ${data.names[at.coordinate]}`,
       points: (curve) => curve.damping && [data.along[at.along], curve.damping[at.along][at.coordinate]],
       fromZero: true,

@@ -16,6 +16,7 @@ import numpy as np
 
 from phast.data.files import write_atomically
 from phast.data.trajectories import Trajectories
+from phast.data.units import Units
 from phast.dynamics.systems import SYSTEMS, System, system
 from phast.errors import InputError
 from phast.estimation.forecaster import AbstractForecaster
@@ -319,13 +320,15 @@ def _drawing(
 
 
 def _described(on: Scene) -> dict[str, Any]:
-    truth = true_curves(on)
+    truth, units = true_curves(on), Units.computed(on.manifold)
     varies = [np.ptp(along, axis=-1).max() for along in truth["damping"] or [[[0.0]]]]
     return {
         "dt": on.dt,
         "context": CONTEXT,
         "horizon": HORIZON,
         "names": on.manifold.names,
+        "labels": units.labels,
+        "speeds": [f" [{unit}]" if unit else "" for unit in units.speeds],
         "count": on.count,
         "along": rounded([line[:, i] for i, line in enumerate(on.lines)]),
         "most_varied": int(np.argmax(varies)),

@@ -11,15 +11,16 @@
     };
   };
 
-  const field = (name, title, also = []) => (data, at) => {
-    const found = data.along[at.coordinate];
-    const [y, deviation] = [found[name], found[`${name}_deviation`]];
+  const field = (name, also = []) => (data, at) => {
+    const along = data.along[at.coordinate];
+    const { title, y, deviation } = along[name];
     return {
-      traces: [within(found.at, y, deviation), ours(found.at, y)],
-      x: data.names[at.coordinate],
-      y: title(found.speed),
+      traces: [within(along.at, y, deviation), ours(along.at, y)],
+      x: along.label,
+      y: title,
       range: Page.frame([...y, ...also], y.map((value, i) => [value - 2 * deviation[i], value + 2 * deviation[i]])),
-      shaded: [found.seen],
+      shaded: [along.seen],
+      note: along.moving,
     };
   };
 
@@ -31,8 +32,8 @@
   ];
 
   const FIGURES = {
-    force: field("force", () => "force -∂V/∂q"),
-    damping: field("damping", (speed) => `damping at speed ${speed}`, [0]),
+    force: field("force"),
+    damping: field("damping", [0]),
     forecast: (data, at) => {
       const start = data.starts[at.start];
       const [measured, y, deviation] = [start.measured, start.forecast, start.deviation].map((c) => c[at.coordinate]);
@@ -43,23 +44,27 @@
           Page.line({ x: start.t, y: measured, label: "measured", colour: "--truth", width: 4 }),
           ours(after, y),
         ],
-        x: "time ahead",
-        y: data.names[at.coordinate],
+        x: "time ahead [s]",
+        y: data.labels[at.coordinate],
         range: Page.frame(measured, [y]),
         shaded: [[start.t[0], start.t[data.window - 1]]],
       };
     },
     energy: (data, at) => {
       const piece = data.pieces[at.piece];
-      return { traces: [Page.line({ x: piece.t, y: piece.energy, label: "H", colour: "--phast-0" })], x: "time", y: "energy H" };
+      return {
+        traces: [Page.line({ x: piece.t, y: piece.energy, label: "H", colour: "--phast-0" })],
+        x: "time [s]",
+        y: `energy H${data.unit}`,
+      };
     },
     balance: (data, at) => {
       const piece = data.pieces[at.piece];
       const present = BALANCE.filter(([name]) => piece[name]);
       return {
         traces: present.map(([name, colour, dash]) => Page.line({ x: piece.t, y: piece[name], label: name, colour, dash })),
-        x: "time",
-        y: "energy since the start",
+        x: "time [s]",
+        y: `energy since the start${data.unit}`,
       };
     },
   };
@@ -71,6 +76,8 @@
       Page.show(place, figure.traces, {
         x: { title: figure.x }, y: { title: figure.y, range: figure.range }, shaded: figure.shaded,
       });
+      const note = place.closest("figure").querySelector("[data-note]");
+      if (note) note.textContent = figure.note;
     }
   });
 })();

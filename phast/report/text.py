@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
 
 from phast.analysis.identifiability import Coefficient, Determination
+from phast.analysis.quality import Quality
+from phast.data.units import Units
 
 _PLAIN = (-3, 6)  # the powers of ten that are written without an exponent
 _DIGITS = 17  # with which a double is written exactly
@@ -28,6 +30,17 @@ def padded(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of cells in columns of equal width."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def each_with_unit(values: Sequence[float], units: Units) -> str:
+    """One number for each coordinate, with its unit: ``0.05 deg, 0.001 m``; once where all are the same."""
+    texts = (f"{figure(value)} {unit}".rstrip() for value, unit in zip(values, units.names, strict=True))
+    return ", ".join(dict.fromkeys(texts))
+
+
+def residual_text(found: Quality, units: Units) -> str:
+    """By how much the model misses the positions of its fit."""
+    return f"{each_with_unit(found.residual, units)} rms over {counted(found.count, 'position')}"
 
 
 def coefficient_table(coefficients: Sequence[Coefficient], units: Sequence[str]) -> list[str]:

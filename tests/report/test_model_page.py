@@ -14,13 +14,15 @@ from doubles import wrapped
 from pages import loads_nothing, own_markup, read_page, runs_nothing_foreign
 
 from phast.analysis.energy import power_balance
-from phast.analysis.identifiability import damping_band, identified
+from phast.analysis.identifiability import damping_band, identified, typical_speed
+from phast.api.fitted import Fitted
 from phast.components.damping import Friction
 from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, Quadratic, Some, Sum
 from phast.data.manifold import Manifold
 from phast.data.recording import Piece, Recording
+from phast.data.units import Units
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import RungeKutta, Timestep
 from phast.errors import InputError
@@ -35,7 +37,8 @@ pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
 EVIL = "<img src=x onerror=document.title='owned'>"
 CLOSING = "</script><script>document.title='owned'</script>"
 DT, WINDOW, LENGTHS = 0.05, 8, (120, 61, 40, 8)
-FIELDS, FORECASTS, ENERGY = "fields", "forecasts", "energy"
+FIT, FIELDS, ENERGY = "fit", "fields", "energy"
+DEGREES = np.array([180.0 / np.pi, 1.0])  # per radian of the angle, and per metre of the other
 
 
 def rig(port=((1.0,), (0.5,)), joints=None):
@@ -54,7 +57,7 @@ def sure(system, manifold):
 
 
 def recorded(model, *, labels=("a", "b", "c", "d"), inputs=("tau",), noise=0.0):
-    """The model's own motion, driven and sampled unevenly, in pieces of several lengths."""
+    """The model's own motion, driven and sampled unevenly, in pieces of several lengths; from a file in degrees."""
     rng, pieces, length = np.random.default_rng(0), [], max(LENGTHS)
     roll = jax.jit(lambda q, p, held: model.core.rollout(q, p, length - 1, held))
     for label, kept in zip(labels, LENGTHS, strict=True):
@@ -65,7 +68,8 @@ def recorded(model, *, labels=("a", "b", "c", "d"), inputs=("tau",), noise=0.0):
         q = np.concatenate([start[0][None], path]) + noise * rng.normal(size=(length, 2))
         t = 3.0 + DT * np.concatenate([[0.0], np.cumsum(stretch)])
         pieces.append(Piece(label, t[:kept], q[:kept], u[:kept]))
-    return Recording(tuple(pieces), model.manifold, DT, inputs, ("a note: " + EVIL,))
+    units = Units(model.manifold, ("deg", "m"))
+    return Recording(tuple(pieces), model.manifold, DT, inputs, ("a note: " + EVIL,), units)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +86,25 @@ def hostile(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(hostile):
     return hostile[2]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A pendulum that nothing drives, in degrees, one of whose coefficients is at zero."""
+    with jax.enable_x64(True):
+        rubbing = Friction(Positive.starting_at(0.3), Positive.starting_at(1e-4), 0.1)
+        model = sure(PortHamiltonian(Cosine(Positive.starting_at(5.0)), ConstantMass((1.0,)), rubbing, None), ANGLE)
+        evidence = eqx.tree_at(lambda e: e.covariance, model.evidence, np.diag([1e-4, 1e-4, 1e2]))  # of softplus⁻¹
+        model = dataclasses.replace(model, evidence=evidence)
+        start = jnp.array([1.0]), jnp.array([0.0])
+        q = jax.jit(lambda q, p: model.core.rollout(q, p, 99)[0])(*start)
+        piece = Piece("0", DT * np.arange(100), np.concatenate([start[0][None], q]), None)
+        recording = Recording((piece,), ANGLE, DT, counted=Units(ANGLE, ("deg",)))
+        page = write_model_page(model, recording, tmp_path_factory.mktemp("plain") / "page.html")
+        return Fitted(model, recording.units, recording=recording), page
+
+
+ANGLE = Manifold.parse("theta:angle")
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +135,7 @@ def test_nothing_is_loaded_and_names_are_text(page, parsed):
 def test_every_link_of_the_navigation_leads_to_a_section(parsed):
     sections = [attrs["id"] for tag, attrs in parsed.tags if tag == "section"]
     links = [attrs["href"].removeprefix("#") for tag, attrs in parsed.tags if tag == "a"]
-    assert links == sections == ["read", "coefficients", FIELDS, FORECASTS, ENERGY]
+    assert links == sections == [FIT, "coefficients", FIELDS, ENERGY, "made"]
 
 
 def test_what_was_read_and_who_read_it_is_said(page):
@@ -121,66 +144,96 @@ def test_what_was_read_and_who_read_it_is_said(page):
     assert "<dt>regime</dt><dd>known</dd>" in text and "a note: &lt;img" in text and "<dt>columns · dt</dt>" not in text
 
 
-def test_coefficients_stand_with_their_deviations(page):
-    found = {row[0]: row[1:] for row in cells(page, "coefficients")}
-    assert found["damping.viscous"][0].startswith("0.3") and found["damping.viscous"][2] == "yes"
-    assert float(found["damping.viscous"][1]) == pytest.approx(0.01 * (1.0 - np.exp(-0.3)), rel=0.02)  # of softplus
-    assert "Every coefficient is determined" in own_markup(page) and "Conditioning" in own_markup(page)
+def test_coefficients_stand_in_the_words_of_a_printed_fit(plain):
+    """Value and deviation to the same digits, the unit, and what the data determine; positive ones with their bound."""
+    fitted, page = plain
+    printed = [re.split(r"\s{2,}", line) for line in repr(fitted).splitlines()]
+    shown = {row[0]: row[1:] for row in cells(page, "coefficients")}
+    assert set(shown) == {"potential.amplitudes", "damping.viscous", "damping.coulomb"}
+    for name, (value, *rest) in shown.items():
+        assert [name, value, rest[-1]] in printed
+    assert shown["damping.viscous"][0].startswith("0.3000 ± 0.0026")  # of softplus: 0.01 (1 - exp(-0.3))
+    assert shown["damping.viscous"][-1] == "1/s" and "<small>determined</small>" in own_markup(page)
+    assert shown["damping.coulomb"][0].startswith("at zero, below 0.0") and "(95 %)" in shown["damping.coulomb"][0]
+
+
+def test_the_fit_comes_first_and_how_it_was_made_last_and_closed(plain):
+    text = own_markup(plain[1])
+    places = [text.index(x) for x in ("residual of the fit", 'data-figure="forecast"', "Table of coef", "<details>")]
+    assert places == sorted(places) and "How it was made" in text[: places[0]]  # in the navigation
+    residual, noise = (f"{np.rad2deg(1e-3):.4g} deg",) * 2
+    assert f"<dd>{residual} rms over 1,000 positions</dd>" in text and f"<dd>about {noise}</dd>" in text
+    assert "standing still" in text[places[0] : places[1]]
 
 
 def test_fields_are_those_of_the_model_at_the_typical_speed(hostile, drawn):
     model, recording, _ = hostile
-    balances = [power_balance(model, each) for each in recording.singly() if each.length > WINDOW]
-    speed = np.sqrt(np.mean(np.concatenate([each.v[0] for each in balances]) ** 2, axis=0))
-    for i, field in enumerate(drawn[FIELDS]["along"]):
-        at = np.array(field["at"])
+    speed = typical_speed(model.core.system, recording.trajectories())
+    for i, (field, unit) in enumerate(zip(drawn[FIELDS]["along"], ("deg", "m"), strict=True)):
+        at = np.array(field["at"]) / DEGREES[i]
         force = -5.0 * np.sin(at) if i == 0 else -8.0 * at
-        np.testing.assert_allclose(field["force"], force, rtol=1e-3, atol=1e-3)
-        assert float(field["speed"]) == pytest.approx(speed[i], rel=5e-3)
+        np.testing.assert_allclose(field["force"]["y"], force, rtol=1e-3, atol=1e-3)  # a torque stays one
+        assert field["force"]["title"] == "force -∂V/∂q [u]"
+        assert field["damping"]["title"] == f"damping d [u·s/{unit}]"
+        assert field["moving"] == f" at {speed[i] * DEGREES[i]:.3g} {unit}/s"
         smooth = np.hypot(speed[i], 0.05)
-        np.testing.assert_allclose(field["damping"], 0.3 + 0.2 / smooth + 0.1 * smooth, rtol=1e-3)
-        assert min(field["damping_deviation"]) > 0.0 and max(field["force_deviation"]) > 0.0
-        assert at[0] <= field["seen"][0] < field["seen"][1] <= at[-1] + 1e-6
+        damping = (0.3 + 0.2 / smooth + 0.1 * smooth) / DEGREES[i]
+        np.testing.assert_allclose(field["damping"]["y"], damping, rtol=1e-3)
+        assert min(field["damping"]["deviation"]) > 0.0 and max(field["force"]["deviation"]) > 0.0
+        assert field["at"][0] <= field["seen"][0] < field["seen"][1] <= field["at"][-1] + 1e-4
+
+
+def test_what_is_not_driven_is_counted_as_accelerations_of_the_file(plain):
+    fitted, page = plain
+    drawn = {section["id"]: section for section in json.loads(read_page(page).scripts[0])}
+    (field,) = drawn[FIELDS]["along"]
+    assert field["force"]["title"] == "force -∂V/∂q [deg/s²]" and field["label"] == "theta [deg]"
+    np.testing.assert_allclose(field["force"]["y"], np.rad2deg(-5.0 * np.sin(np.deg2rad(field["at"]))), atol=0.01)
+    assert (
+        field["moving"].endswith("deg/s")
+        and field["damping"]["title"] == "damping d [1/s]"
+        and drawn[ENERGY]["unit"] == " [deg²/s²]"
+    )
+    energy = power_balance(fitted.model, fitted.recording.trajectories()).energy[0]
+    np.testing.assert_allclose(drawn[ENERGY]["pieces"][0]["energy"], np.rad2deg(np.rad2deg(energy)), rtol=1e-4)
 
 
 def test_forecasts_begin_all_along_and_meet_what_was_measured(hostile, page, drawn):
     _, recording, _ = hostile
-    starts = drawn[FORECASTS]["starts"]
+    starts = drawn[FIT]["starts"]
     horizon = 10 * WINDOW
     assert 5 <= len(starts) <= 9
     for start in starts:
         assert len(start["t"]) == WINDOW + horizon and start["t"][WINDOW - 1] == 0.0
         off = np.array(start["forecast"]) - np.array(start["measured"])[:, WINDOW:]
-        assert np.abs(off).max() < 0.1
-    first = recording.pieces[0]
-    np.testing.assert_allclose(starts[0]["measured"], first.q[: WINDOW + horizon].T, rtol=1e-3, atol=1e-3)
-    rows = cells(page, FORECASTS)
-    assert [row[1] for row in rows] == ["1", "2", "5", "10", "20", "50", str(horizon)]
-    last = [float(x.removesuffix("%")) for x in rows[-1][2:]]
+        assert (np.abs(off).max(axis=1) < 0.1 * DEGREES).all()
+    first = recording.pieces[0].q[: WINDOW + horizon] * DEGREES
+    np.testing.assert_allclose(starts[0]["measured"], first.T, rtol=1e-3, atol=1e-3)
+    rows = cells(page, FIT)
+    assert [float(row[0]) for row in rows] == pytest.approx([DT * k for k in (1, 2, 5, 10, 20, 50, horizon)])
+    last = [float(x.removesuffix("%")) for x in rows[-1][1:]]
     assert last[0] < 0.1 * last[1] and last[4] < 0.1 * last[5] and len(last) == 8
 
 
 def test_the_balance_of_every_piece_that_is_long_enough(hostile, page, drawn):
     model, recording, _ = hostile
     pieces = drawn[ENERGY]["pieces"]
-    assert len(pieces) == 3  # eight samples tell one state
-    for piece, line, data in zip(recording.pieces, pieces, recording.singly(), strict=False):
-        alone = power_balance(model, data)
-        np.testing.assert_allclose(line["t"], piece.t[WINDOW - 1 :], rtol=1e-4)
-        for name in ("energy", "supplied", "dissipated", "unexplained"):
-            np.testing.assert_allclose(line[name], getattr(alone, name)[0], rtol=1e-4, atol=1e-6)
+    assert len(pieces) == 3 and drawn[ENERGY]["unit"] == " [u·q]"  # eight samples tell one state
+    lengths = [length - WINDOW + 1 for length in LENGTHS[:3]]
+    assert [len(line["t"]) for line in pieces] == lengths
+    short, line = recording.pieces[2], pieces[2]  # computed with its last sample repeated
+    alone = power_balance(model, recording.singly()[2])
+    np.testing.assert_allclose(line["t"], short.t[WINDOW - 1 :], rtol=1e-4)
+    for name in ("energy", "supplied", "dissipated", "unexplained"):
+        np.testing.assert_allclose(line[name], getattr(alone, name)[0], rtol=1e-4, atol=1e-6)
     gaps = [float(row[-1].removesuffix("%")) for row in cells(page, ENERGY)]
     assert max(gaps) < 5.0 and "3 longest pieces of 4" in own_markup(page)
 
 
-def test_a_model_that_is_not_driven_has_no_supply(tmp_path):
-    model = sure(rig(port=None), Manifold.parse("theta:angle", "x"))
-    driven = recorded(model)
-    free = dataclasses.replace(driven, inputs=(), notes=(), pieces=tuple(p._replace(u=None) for p in driven.pieces))
-    page = write_model_page(model, free, tmp_path / "page.html")
-    text = own_markup(page)
+def test_a_model_that_is_not_driven_has_no_supply(plain):
+    text = own_markup(plain[1])
     assert "--other-6" not in text[text.index('<section id="energy">') :] and "<dd>none</dd>" in text
-    assert "How it was made" not in text
+    assert "Its fit" not in text
 
 
 # --- what cannot be shown --------------------------------------------------------------------------------------------
@@ -193,8 +246,8 @@ def test_what_cannot_be_shown_is_refused_in_one_line(hostile, tmp_path):
     cases = [
         (dataclasses.replace(model, evidence=None), recording, "carries no evidence of its fit"),
         (model, short, "longest piece has 8 samples, but the model looks at 8"),
-        (model, mute, r"has 0 input\(s\), but the model 1: name them"),
-        (model, dataclasses.replace(recording, manifold=Manifold.parse("a:angle", "b")), "the coordinates a, b"),
+        (model, mute, r"has 0 input\(s\), but the model 1: name the columns"),
+        (model, dataclasses.replace(recording, manifold=Manifold.parse("a:angle", "b")), r"has the coordinate\(s\) a"),
     ]
     for wrong, data, message in cases:
         with pytest.raises(InputError, match=message):
@@ -221,48 +274,39 @@ def test_damping_at_a_speed_is_the_force_it_takes_over_the_speed(joints):
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def _as_table(piece):
-    degrees, x = np.rad2deg(piece.q[:, 0]), piece.q[:, 1]
-    return pd.DataFrame({"run": piece.label, "clock": piece.t, "theta": degrees, "x": x, "tau": piece.u[:, 0]})
-
-
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """A folder with a model that remembers its columns, and a driven recording in degrees with an uneven clock."""
-    folder = tmp_path_factory.mktemp("own")
+def files(plain, tmp_path_factory):
+    """A folder with a model that remembers its columns, and a recording in degrees.
+
+    They are those of the plain page, whose programs are compiled already.
+    """
+    folder, (fitted, _) = tmp_path_factory.mktemp("own"), plain
+    (piece,) = fitted.recording.pieces
     with jax.enable_x64(True):
-        model = sure(rig(), Manifold.parse("theta:angle", "x"))
-        columns = {"time": "clock", "positions": "theta:angle:deg,x", "inputs": "tau", "trajectory": "run"}
-        save(model, folder / "model.phast", regime="known", columns=columns)
-        rows = [
-            pd.DataFrame(
-                {"run": p.label, "clock": p.t, "theta": np.rad2deg(p.q[:, 0]), "x": p.q[:, 1], "tau": p.u[:, 0]}
-            )
-            for p in recorded(model).pieces
-        ]
-    pd.concat(rows).to_csv(folder / "data.csv", index=False)
+        columns = {"time": "clock", "positions": "theta:angle:deg"}
+        save(fitted.model, folder / "model.phast", regime="known", columns=columns)
+    pd.DataFrame({"clock": piece.t, "theta": np.rad2deg(piece.q[:, 0])}).to_csv(folder / "data.csv", index=False)
     return folder
 
 
 def test_the_command_writes_the_page_of_a_model(run, files, tmp_path):
     code, said, warned = run("report", files, files / "data.csv", "-o", tmp_path / "page.html")
-    assert code == 0 and "page.html in a browser" in said and "drawing forecasts (3/3)" in warned
+    assert code == 0 and "page.html in a browser" in said and "drawing forecasts (0/3)" in warned
     text = own_markup(tmp_path / "page.html")
-    assert "theta (angle, in radians), x" in text and "<dd>tau</dd>" in text and "<dd>theta:angle:deg,x</dd>" in text
+    assert "theta [deg], an angle" in text and "<dd>theta:angle:deg</dd>" in text and "<dd>known</dd>" in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("{files}/model.phast",), "name the recording to show the model on"),
-        (("{files}/none.phast", "{files}/data.csv"), "none.phast: no such file"),
-        (("{files}", "{files}/data.csv", "--inputs", "x"), "named twice"),
+        (("{files}/none.phast", "{files}/data.csv"), "no model '{files}/none.phast': make one with `phast fit"),
+        (("{files}", "{files}/data.csv", "--inputs", "theta"), "named twice"),
     ],
 )
 def test_the_command_says_what_is_missing(run, files, tmp_path, arguments, message):
     words = [word.format(files=files) for word in arguments]
     code, _, warned = run("report", *words, "-o", tmp_path / "page.html")
-    assert code == 2 and message in warned and len(warned.strip().splitlines()) == 1
+    assert code == 2 and message.format(files=files) in warned and len(warned.strip().splitlines()) == 1
     assert not (tmp_path / "page.html").exists()
 
 
@@ -275,20 +319,52 @@ def show(browser, until, section):
         "document.querySelector(`#${arguments[0]} .figures`).scrollIntoView()",
         section,
     )
-    until(f"document.querySelectorAll('#{section} .main-svg').length > 0")
+    until(f"[...document.querySelectorAll('#{section} [data-figure]')].every(f => f.querySelector('.main-svg'))")
 
 
-def test_figures_are_drawn_when_they_come_into_view_and_nothing_complains(visit, page):
-    browser, until = visit(page, 1280)
-    for section, count in ((FIELDS, 2), (FORECASTS, 1), (ENERGY, 2)):
+OVERLAPPING = """
+const boxes = (wanted) => [...document.querySelectorAll(wanted)].map(e => e.getBoundingClientRect());
+const across = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+return boxes('[data-figure]').flatMap(f => boxes('.model, [data-figure] .legend').filter(l => across(f, l)));
+"""
+OVERFLOWING = """
+return [...document.querySelectorAll('body *')]
+  .filter(e => !e.parentElement.closest('.scroll, nav, svg') && e.getBoundingClientRect().right > innerWidth + 0.5)
+  .map(e => `${e.tagName} ${e.className}`);
+"""
+CUT_OFF = """
+return [...document.querySelectorAll('[data-figure]')].flatMap(f => {
+  const frame = f.getBoundingClientRect();
+  return [...f.querySelectorAll('.xtitle, .ytitle')].filter(title => {
+    const box = title.getBoundingClientRect();
+    const across = box.left < frame.left - 1 || box.right > frame.right + 1;
+    return across || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
+  }).map(title => title.textContent);
+});
+"""
+TITLES = """
+const figures = [...document.querySelectorAll('[data-figure]')];
+return figures.flatMap(f => [f.layout.xaxis, f.layout.yaxis].map(axis => axis.title.text));
+"""
+
+
+def test_the_forecast_is_on_the_first_screen_and_every_axis_has_a_unit(visit, plain):
+    browser, until = visit(plain[1], 1280)
+    until("document.querySelector('[data-figure=forecast] .main-svg')")  # without scrolling
+    place = "return document.querySelector('{}').getBoundingClientRect().{}"
+    assert browser.execute_script(place.format("#fit h2", "top")) < 160
+    assert browser.execute_script(place.format("[data-figure=forecast] .main-svg", "bottom")) < 800
+    for section in (FIELDS, ENERGY):
         show(browser, until, section)
-        until(f"[...document.querySelectorAll('#{section} [data-figure]')].filter(f => f.data).length === {count}")
-    assert "owned" not in browser.title.replace("='owned'", "")
-    assert not browser.get_log("browser")
-    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    titles = browser.execute_script(TITLES)
+    assert len(titles) == 10 and all(
+        re.search(r"\[.*(deg|s)[²/].*\]$|\[(deg|s)\]$|\[1/s\]$", title) for title in titles
+    )
+    assert browser.execute_script(OVERLAPPING) == [] and browser.execute_script(CUT_OFF) == []
+    assert browser.execute_script("return document.querySelector('details').open") is False
 
 
-def test_the_selectors_change_what_is_drawn(visit, page, drawn):
+def test_a_page_with_names_that_would_like_to_run_works_and_says_nothing(visit, page, drawn):
     from selenium.webdriver.common.by import By
     from selenium.webdriver.support.ui import Select
 
@@ -298,28 +374,31 @@ def test_the_selectors_change_what_is_drawn(visit, page, drawn):
         found = browser.find_element(By.CSS_SELECTOR, f"#{section} select[name={name}]")
         Select(found).select_by_value(value)
 
-    show(browser, until, FORECASTS)
-    figure = f"document.querySelector('#{FORECASTS} [data-figure=forecast]')"
-    select(FORECASTS, "start", "1")
-    select(FORECASTS, "coordinate", "1")
-    wanted = drawn[FORECASTS]["starts"][1]["forecast"][1]
+    for section in (FIT, FIELDS, ENERGY):
+        show(browser, until, section)
+    figure = f"document.querySelector('#{FIT} [data-figure=forecast]')"
+    select(FIT, "start", "1")
+    select(FIT, "coordinate", "1")
+    start = drawn[FIT]["starts"][1]
+    wanted, deviation = np.array(start["forecast"][1]), np.array(start["deviation"][1])
     until(f"{figure}.data.at(-1).y[0] === {wanted[0]}")
     upper = browser.execute_script(f"return {figure}.data[0].y")
-    deviation = np.array(drawn[FORECASTS]["starts"][1]["deviation"][1])
-    np.testing.assert_allclose(upper[: len(wanted)], np.array(wanted) + 2 * deviation, atol=1e-9)
-    show(browser, until, FIELDS)
+    np.testing.assert_allclose(upper[: len(wanted)], wanted + 2 * deviation, atol=1e-9)
     title = f"document.querySelector('#{FIELDS} [data-figure=damping]').layout.yaxis.title.text"
-    assert drawn[FIELDS]["along"][0]["speed"] in browser.execute_script(f"return {title}")
     select(FIELDS, "coordinate", "1")
-    until(f"{title}.includes('{drawn[FIELDS]['along'][1]['speed']}')")
-    show(browser, until, ENERGY)
+    until(f"{title}.includes('u·s/m')")
+    said = browser.execute_script(f"return document.querySelector('#{FIELDS} [data-note]').textContent")
+    assert said == drawn[FIELDS]["along"][1]["moving"]
     select(ENERGY, "piece", "2")
     until(f"document.querySelector('#{ENERGY} [data-figure=balance]').data[0].y.length === {LENGTHS[2] - WINDOW + 1}")
+    assert "owned" not in browser.title.replace("='owned'", "")
+    assert not browser.get_log("browser")
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
 
 
-@pytest.mark.parametrize("width", [375, 1280])
-def test_the_page_is_no_wider_than_the_window(visit, page, width):
-    browser, until = visit(page, width)
-    for section in (FIELDS, FORECASTS, ENERGY):
+def test_nothing_is_wider_than_a_narrow_window(visit, page):
+    browser, until = visit(page, 390)
+    for section in (FIT, FIELDS, ENERGY):
         show(browser, until, section)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    assert browser.execute_script(OVERFLOWING) == [] and browser.execute_script(OVERLAPPING) == []
