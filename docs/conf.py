@@ -15,7 +15,6 @@ release = version = importlib.metadata.version("phast-physics")
 extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
-    "sphinx.ext.autosummary",
     "sphinx_copybutton",
     "commands",
 ]
@@ -37,11 +36,10 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
-autosummary_generate = False
 
 smartquotes = False  # --option is no dash
 html_theme = "furo"
