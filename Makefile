@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test lint tables bench clean
+.PHONY: install demo test lint docs tables bench dist clean
 
 install: $(VENV)/.installed
 
@@ -23,13 +23,30 @@ lint: install
 test: lint
 	$(BIN)/python -m pytest
 
+# The site, in docs/_build/html. Its tutorials are executed; warnings are errors.
+docs: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
 # After new records: the tables in the documents are rendered anew (a test compares them).
 tables: install
-	for document in README.md docs/*.md; do $(BIN)/phast paper reproduce all --records-only --into $$document >/dev/null || exit; done
+	for document in README.md $$(find docs -name _build -prune -o -name '*.md' -print); do $(BIN)/phast paper reproduce all --records-only --into $$document >/dev/null || exit; done
 
 bench: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,bench]'
 	$(BIN)/phast paper bench
 
+# Wheel and sdist in dist/, each installed into an empty environment and tried.
+dist: install
+	rm -rf dist build
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build
+	$(BIN)/python -m build
+	for file in dist/*.whl dist/*.tar.gz; do \
+		rm -rf build/try && $(PYTHON) -m venv build/try && \
+		build/try/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $$file && \
+		(cd build && try/bin/phast --version && try/bin/python -c 'import phast; phast.fit') || exit; \
+	done
+
 clean:
-	rm -rf $(VENV) demo .pytest_cache .hypothesis .ruff_cache *.egg-info
+	rm -rf $(VENV) demo dist build docs/_build .pytest_cache .hypothesis .ruff_cache *.egg-info

@@ -1,4 +1,4 @@
-"""What can go wrong: bad input, which a user can mend, and fits and forecasts that fail."""
+"""What can go wrong: bad input, which a user can correct, and fits and forecasts that fail."""
 
 import enum
 

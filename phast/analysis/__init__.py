@@ -1,5 +1,5 @@
-"""A fitted model in; what it says out.
+"""A fitted model in; its physics and its forecasts out.
 
 In: a model, the evidence of its fit, and a recording to look at.
-Out: coefficients with uncertainties, what no data can tell, where the energy went, forecasts beside measurements.
+Out: coefficients with uncertainties, what is not identifiable, where the energy went, forecasts with their errors.
 """

@@ -109,7 +109,7 @@ class Foresight:
 
 
 def _straight(context: Context, known: int) -> Float[np.ndarray, "known n"]:
-    """On as before: the slope of the last samples."""
+    """Constant velocity: the slope of the last samples."""
     back = min(_SLOPE, len(context.t))
     t, q = context.t[-back:], context.q[-back:]
     slope = np.polyfit(t - t[-1], q, 1)[0]
@@ -120,7 +120,7 @@ def _straight(context: Context, known: int) -> Float[np.ndarray, "known n"]:
 
 
 def foresee(model: AbstractIdentifiable, recording: Recording, asked: Asked) -> Foresight:
-    """Forecast ``recording`` as asked; a sharp model says how far it may be off."""
+    """Forecast ``recording`` as asked, with a spread where the model was fitted to second order."""
     recording = matched(model, recording)
     aware = isinstance(model, ModelAware)
     count = asked.context or (model.window if aware else 10)
@@ -195,7 +195,7 @@ def _coming(piece: Piece, place: int, asked: Asked) -> jax.Array | None:
     if asked.hold:
         return jnp.tile(jnp.asarray(piece.u[-1]), (asked.horizon, 1))
     raise InputError(
-        "a driven system goes on as its inputs do: give them with inputs=… (--future FILE), hold the last with "
+        "a driven system needs the inputs to come: give them with inputs=… (--future FILE), hold the last with "
         "hold=True (--hold), or forecast within the recording with start='everywhere' (--from everywhere)"
     )
 

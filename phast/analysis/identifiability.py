@@ -72,7 +72,7 @@ class Report(NamedTuple):
 
 
 def identified(model: AbstractForecaster) -> Identified:
-    """What a sharp model knows of its own fit."""
+    """The evidence of a second-order fit."""
     if not isinstance(model, ModelAware) or model.evidence is None:
         raise InputError(f"this {type(model).__name__} carries no evidence of its fit: fit with method=SecondOrder()")
     return Identified(model.core.system, model.evidence)

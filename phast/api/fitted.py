@@ -1,4 +1,4 @@
-"""A fitted model, and everything that can be asked of it."""
+"""A fitted model: forecasts, states, physics, files and pages."""
 
 import contextlib
 import dataclasses
@@ -104,7 +104,7 @@ class Fitted:
         if not self.inputs:
             raise InputError("this model was fitted without inputs: leave inputs and hold out (--future, --hold)")
         if start != "end":
-            raise InputError(f"start='{start}' goes on under the measured inputs: leave inputs and hold out")
+            raise InputError(f"start='{start}' uses the measured inputs: leave inputs and hold out")
         if inputs is None:
             return None
         if hold:
@@ -207,7 +207,7 @@ class Fitted:
             return write_model_page(model, found, path, about=self.about, progress=logged(progress, lambda model: self))
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Write the model to one file, which :func:`phast.load` reads. Data do not go along."""
+        """Write the model to one file, which :func:`phast.load` reads. The data are not saved."""
         known = {"units": list(self.units.names), "inputs": list(self.inputs)}
         return checkpoint.save(self.model, path, **self.about, **known)
 
@@ -292,7 +292,7 @@ class Fitted:
             )
         if q.shape[1] < MINIMUM_CONTEXT:
             raise InputError(
-                f"a context of {counted(q.shape[1], 'sample')} tells no velocity: give at least {MINIMUM_CONTEXT}"
+                f"a context of {counted(q.shape[1], 'sample')} gives no velocity: give at least {MINIMUM_CONTEXT}"
             )
         if not np.isfinite(q).all():
             context, step, i = np.argwhere(~np.isfinite(q))[0]

@@ -31,7 +31,7 @@ def fit(
     :func:`phast.read` takes: an array (samples, coordinates) or (trajectories, samples, coordinates), a list of them, a
     DataFrame; for these ``dt`` is the time between samples and ``positions`` names the coordinates
     (``"x,theta:angle:deg"``). ``structure`` says what to look for; a composed system, whose learned coefficients are
-    then fitted, may stand in its place. ``progress`` is told every stage, with a usable model as soon as there is one.
+    then fitted, may be given instead. ``progress`` is called at every stage, with a model as soon as there is one.
     """
     recording = as_recording(data, dt, positions)
     about = structure.words() if isinstance(structure, Structure) else {"system": type(structure).__name__}

@@ -35,7 +35,7 @@ class Forecast:
 
     @classmethod
     def of(cls, seen: Foresight, units: Units, *, single: bool) -> "Forecast":
-        """What was foreseen, in the units of the file."""
+        """The forecasts in the units of the file."""
         t = np.stack([context.after for context in seen.contexts])
         deviation = None if seen.deviation is None else units.to_file(seen.deviation)
         arrays = [t, units.to_file(seen.q), deviation]
@@ -44,7 +44,7 @@ class Forecast:
         return cls(*arrays, units, tuple(seen.labels), seen)
 
     def summary(self) -> dict[str, Any]:
-        """Errors over the steps that were measured, beside standing still and going on at constant velocity."""
+        """Errors over the steps that were measured, beside standing still and constant velocity."""
         return self.seen.summary(self.units.factors)
 
     def to_frame(self) -> pd.DataFrame:
@@ -69,7 +69,7 @@ class Forecast:
         return forecast_figure(self.seen, self.units, which)
 
     def __repr__(self) -> str:
-        """What it is, and how far off where that is known."""
+        """What was forecast, and its error where the future was measured."""
         horizon = self.q.shape[-2]
         lines = [
             f"{counted(len(self.labels), 'forecast')} of {', '.join(self.units.labels)}, {counted(horizon, 'step')}"

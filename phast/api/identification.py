@@ -1,4 +1,4 @@
-"""What was identified, and what these data cannot tell, in the units of the user's files."""
+"""What was identified, and what the data do not determine, in the units of the user's files."""
 
 import dataclasses
 import math
@@ -28,8 +28,8 @@ _POINTS, _DRAWN = 9, 81  # along each coordinate
 class Identification:
     """Coefficients with their uncertainties and units, fields along each coordinate, and where the energy went.
 
-    ``remarks`` say what is open and what would close it, ``anchor`` what fixes the scale that potential, mass and
-    damping share. ``fields`` and ``energy`` need a recording to look along.
+    ``remarks`` say what is not determined and what would determine it, ``anchor`` what fixes the scale that potential,
+    mass and damping share. ``fields`` and ``energy`` need a recording to look along.
     """
 
     coefficients: tuple[Coefficient, ...]

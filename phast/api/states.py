@@ -21,7 +21,7 @@ from phast.report.text import counted, figure
 class Piece:
     """States along one uninterrupted stretch, from every measurement so far.
 
-    ``covariance`` is of (q, p); ``innovation`` is by how much each measurement differed from what was foreseen.
+    ``covariance`` is of (q, p); ``innovation`` is by how much each measurement differed from its prediction.
     """
 
     label: str

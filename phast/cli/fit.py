@@ -17,7 +17,7 @@ EXAMPLE = "phast fit swing.csv --positions q:angle:deg --potential cosine --damp
 
 @dataclasses.dataclass(frozen=True)
 class _Method:
-    """What was said of the method."""
+    """The method and its options."""
 
     name: Literal["second-order", "gradient"]
     second_order: dict[str, Any]
@@ -67,7 +67,7 @@ def command(
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Gradient: passes over the data.", rich_help_panel="Method")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Gradient: AdamW's.", rich_help_panel="Method")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Gradient: of AdamW.", rich_help_panel="Method")] = None,
     bound: Annotated[
         str | None,
         typer.Option(help="Gradient: bound on the damping strength, or 'validated'.", rich_help_panel="Method"),
@@ -77,7 +77,7 @@ def command(
     """Learn a model from positions, and say how sure it is.
 
     The model is written before the spread of its forecasts is judged. A training by --method gradient that is killed
-    goes on where it was when the same command is given again.
+    resumes when the same command is given again.
     """
     existing_files(files)
     asked.check()

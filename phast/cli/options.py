@@ -75,7 +75,7 @@ class Columns(Options):
         str | None, typer.Option(help="The columns of known inputs, e.g. 'u1,u2'.", rich_help_panel="Columns")
     ] = None
     trajectory: Annotated[
-        str | None, typer.Option(help="The column that tells runs apart.", rich_help_panel="Columns")
+        str | None, typer.Option(help="The column that distinguishes runs.", rich_help_panel="Columns")
     ] = None
     dt: Annotated[
         float | None, typer.Option(help="The sampling step, where there is no time column.", rich_help_panel="Columns")
@@ -90,7 +90,7 @@ class Columns(Options):
     stop: Annotated[float | None, typer.Option(help="Use samples before this time.", rich_help_panel="Columns")] = None
 
     def named(self) -> dict[str, Any]:
-        """What was said of the columns."""
+        """The options that were given."""
         said = dataclasses.asdict(self)
         return {
             name: said[name]
@@ -99,7 +99,7 @@ class Columns(Options):
         }
 
     def read(self, files: Sequence[str], known: dict[str, Any] | None = None, *, silent: bool = False) -> "Recording":
-        """The files as one recording; ``known`` is how a model reads where nothing else was said."""
+        """The files as one recording; ``known`` are a model's columns, for options that were not given."""
         said = self.named()
         known = {name: value for name, value in (known or {}).items() if not (name == "time" and "dt" in said)}
         sources = [_standard_input() if name == "-" else name for name in files]
@@ -114,7 +114,7 @@ class Columns(Options):
 
 
 def _standard_input() -> str:
-    """A file with what comes through the pipe."""
+    """Standard input as a file."""
     with tempfile.NamedTemporaryFile(suffix=".csv", delete=False) as file:
         file.write(sys.stdin.buffer.read())
     return file.name
@@ -157,14 +157,14 @@ class Asked(Options):
     ] = None
 
     def check(self) -> None:
-        """Refuse a word that is none, before anything is loaded."""
+        """Refuse unknown words before anything is loaded."""
         words.check(self.potential, self.mass, self.damping, self.regime)
 
     def structure(self) -> "phast.Structure":
         return phast.Structure(**dataclasses.asdict(self))
 
     def refuse(self, because: str) -> None:
-        """Where a structure does not apply, nothing may be said of it."""
+        """Refuse options of a structure where none applies."""
         for field in dataclasses.fields(self):
             if getattr(self, field.name) != field.default:
                 raise InputError(f"--{field.name} {because}")

@@ -25,4 +25,5 @@ def command(
     check_table(str(output))
     data = phast.simulate(phast.system(name), count, length=length, dt=dt, seed=seed)
     phast.save_trajectories(data if noise == 0.0 else data.with_noise(noise, seed=seed), output)
-    print(f"{count} trajectories of {name}, {length} samples each, dt = {data.dt:g}: {output}")
+    runs = "1 trajectory" if count == 1 else f"{count} trajectories"
+    print(f"{runs} of {name}, {length} samples each, dt = {data.dt:g}: {output}")

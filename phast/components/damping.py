@@ -48,7 +48,7 @@ class ConstantDamping(AbstractDamping):
 
 
 class WindyDamping(AbstractDamping):
-    """D = diag(d_i + g_i |sin q_{a(i)}|): drag that depends on how an angle faces the wind (appendix B.1).
+    """D = diag(d_i + g_i abs(sin q_{a(i)})): drag that depends on how an angle faces the wind (appendix B.1).
 
     ``angles[i]`` names the angle that governs coordinate i.
     """
@@ -63,7 +63,7 @@ class WindyDamping(AbstractDamping):
 
 
 class HouseholderDamping(AbstractDamping):
-    """D(q) = d0 I + Σ β_i(q) k_i(q) k_i(q)ᵀ with |k_i| = 1 and β_i ≥ 0 (Eq. 10).
+    """D(q) = d0 I + Σ β_i(q) k_i(q) k_i(q)ᵀ with unit vectors k_i and β_i ≥ 0 (Eq. 10).
 
     With ``bound`` every β_i = bound·sigmoid(·), so Σ β_i ≤ β̄ = rank · bound and λ_max(D) ≤ d0 + β̄ (Eq. 11);
     without it β_i = softplus(·). ``create`` takes β̄ itself.
@@ -117,12 +117,12 @@ class HouseholderDamping(AbstractDamping):
 
 
 class Friction(AbstractFriction):
-    """Joint friction D(v) = diag(b + c/|v| + a|v|), with |v| smoothed to sqrt(v² + s²).
+    """Joint friction ``D(v) = diag(b + c/|v| + a|v|)``, with ``|v|`` smoothed to sqrt(v² + s²).
 
-    Viscous b, Coulomb c and quadratic a per coordinate; D v tends to b v + c sign(v) + a v|v| as s → 0.
+    Viscous b, Coulomb c and quadratic a per coordinate; D v tends to ``b v + c sign(v) + a v|v|`` as s → 0.
 
     With ``joints``, the rows of a matrix B, friction acts on the relative velocities w = B v instead, with one b, c and
-    a for each: D = Bᵀ diag(b + c/|w| + a|w|) B. Two links in absolute angles have the joints ((1, 0), (-1, 1)).
+    a for each: ``D = Bᵀ diag(b + c/|w| + a|w|) B``. Two links in absolute angles have the joints ((1, 0), (-1, 1)).
     """
 
     viscous: Coefficient
@@ -140,7 +140,7 @@ class Friction(AbstractFriction):
 
 
 class FrictionField(AbstractFriction, AbstractSmooth):
-    """Friction of one joint that varies with the position: D(q, v) = (b(q) + c(q)/|w| + a(q)|w|) j jᵀ with w = j·v.
+    """Friction of one joint that varies with the position: ``D(q, v) = (b(q) + c(q)/|w| + a(q)|w|) j jᵀ``, w = j·v.
 
     ``entries[…, i]`` make b, c and a at the nodes of the grid, units[i] · softplus, with hats between: none is ever
     negative. ``joint`` is the row j, as in :class:`Friction`; left out, it is the coordinate along which the grid lies.

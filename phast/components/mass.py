@@ -38,7 +38,7 @@ class ConstantMass(AbstractConstantMass):
 
 
 class LowRankMass(AbstractConstantMass):
-    """M = diag(d) + Σ α_i k_i k_iᵀ with |k_i| = 1 (appendix C.2), learned: n + m(n + 1) parameters for m terms."""
+    """M = diag(d) + Σ α_i k_i k_iᵀ with unit vectors k_i (appendix C.2): n + m(n + 1) parameters for m terms."""
 
     diagonal: Positive
     strengths: Positive

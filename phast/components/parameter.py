@@ -92,7 +92,7 @@ class Bounded(AbstractLearned):
 
     @classmethod
     def starting_at(cls, value, bound: float = 0.999) -> "Bounded":
-        """The number that begins at ``value``, with |value| < bound."""
+        """The number that begins at ``value``, smaller than the bound."""
         return cls(jnp.arctanh(jnp.asarray(value, dtype=float) / bound), bound)
 
     @classmethod

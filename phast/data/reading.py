@@ -1,16 +1,15 @@
 """Load recordings from files, frames and arrays.
 
-Whatever comes in becomes one table (:mod:`phast.data.tables`), and one road leads from the table to a
-:class:`Recording`:
+Every source becomes one table (:mod:`phast.data.tables`), and every table a :class:`Recording` in five steps:
 
-1. columns are found by name, or by the habits of :func:`phast.data.trajectories.save_trajectories`;
+1. columns are found by name, or by the headings of :func:`phast.data.trajectories.save_trajectories`;
 2. values are checked: a number in every cell, none that overflows when squared, blanks refused or left out;
 3. rows are grouped by trajectory and their times checked: they must go forward;
-4. a trajectory is split where a step is longer than ``GAP`` times its median: nobody knows what happened in between;
+4. a trajectory is split where a step is longer than ``GAP`` times its median: what happened in between is unknown;
 5. pieces shorter than ``SHORTEST`` samples are left out, degrees become radians and angles are unwrapped.
 
-Nothing is resampled, filtered or scaled. What was done is said in ``Recording.notes``; what cannot be mended here is
-refused in one line.
+Nothing is resampled, filtered or scaled. Corrections are reported in ``Recording.notes``; what cannot be
+corrected is refused in one line.
 """
 
 import dataclasses
@@ -40,9 +39,9 @@ from phast.data.units import Units
 from phast.errors import InputError
 
 LARGEST = 1e150  # its square is a number
-LARGEST_ANGLE = 1e9  # beyond, few digits tell the place on the circle, and unwrapping would pass the loss on
+LARGEST_ANGLE = 1e9  # beyond, too few digits are left for the place on the circle
 _REPEATED = 1e-6  # medians: time stamps that differ by less are the same one, rounded
-_TURNS = 4  # full turns forth and back: few angles in radians do that, most swings in degrees do
+_TURNS = 4  # full turns back and forth: few angles in radians do that, most swings in degrees do
 
 
 def read(
@@ -55,7 +54,7 @@ def read(
     dt: float | None = None,
     missing: str = "refuse",
 ) -> Recording:
-    """Measured positions, from wherever they are.
+    """Measured positions from files, frames or arrays.
 
     ``source`` is a path (.csv, .tsv, .txt, .parquet, .npz) or several, a DataFrame,
     :class:`~phast.data.trajectories.Trajectories`, or one array or a list of arrays (T, n), of which the last columns
@@ -65,10 +64,10 @@ def read(
       separated by commas; by default all columns of numbers that are nothing else;
     - ``inputs``: what is held from each sample to the next; by default the columns ``u(·)``;
     - ``time``: by default ``t`` or ``time``. Numbers, or ISO dates, which become seconds. Without it, ``dt``;
-    - ``trajectory``: tells runs apart, by default ``trajectory``. Runs may differ in length and be interleaved.
+    - ``trajectory``: distinguishes runs, by default ``trajectory``. Runs may differ in length and be interleaved.
 
-    ``missing`` says what becomes of rows with blanks: ``"refuse"`` them, or ``"split"``: leave them out, and split the
-    trajectory where the hole is longer than ``GAP`` steps.
+    ``missing`` says what to do with rows with blanks: ``"refuse"`` them, or ``"split"``: leave them out, and split the
+    trajectory where the gap is longer than ``GAP`` steps.
     """
     if missing not in ("refuse", "split"):
         raise InputError(f"missing must be 'refuse' or 'split', not '{missing}'")
@@ -102,7 +101,9 @@ def joined(recordings: dict[str, Recording]) -> Recording:
     first = next(iter(recordings.values()))
     for name, each in recordings.items():
         if each.units != first.units or each.inputs != first.inputs:
-            raise InputError(f"'{name}' has other columns than '{next(iter(recordings))}': read them alike")
+            raise InputError(
+                f"'{name}' has other columns than '{next(iter(recordings))}': give all files the same columns"
+            )
     pieces = [
         piece._replace(label=name if len(each.pieces) == 1 else f"{name} {piece.label}")
         for name, each in recordings.items()
@@ -243,7 +244,7 @@ def _found(table: Table, name: str | None, habits: Sequence[str], taken: set[str
 
 
 def _coordinate(table: Table, spec: str) -> _Coordinate:
-    """A column by its name and kind; what is not said here may be said by its heading."""
+    """A column by its name and kind; marks that are left out are those of its heading."""
     heading = table.find(base(spec))
     marks, stated = ([part.strip() for part in text.split(":")[1:]] for text in (spec, heading))
     marks = stated if stated[: len(marks)] == marks else marks
@@ -257,7 +258,7 @@ def _coordinate(table: Table, spec: str) -> _Coordinate:
 
 
 def _holds_numbers(table: Table, heading: str, notes: list[str]) -> bool:
-    """Whether a column that nobody asked for is one of numbers; if some of its cells are, all must be."""
+    """Whether a column that was not named holds numbers; if some of its cells do, all must."""
     values, wrong = as_numbers(table.frame[heading])
     if np.isnan(values).all():
         notes.append(f"column '{heading}' {'holds text' if wrong.any() else 'is empty'}: left out")
@@ -362,7 +363,7 @@ def _without_blanks(table: Table, chosen: _Chosen, rows: _Rows, missing: str, no
     blank = np.column_stack([np.isnan(rows.x), np.isnan(rows.t), rows.code < 0])
     if chosen.time is None and blank[:, -1].any():
         where = table.where(int(np.argmax(blank[:, -1])))
-        raise InputError(f"column '{chosen.trajectory}' is blank in {where}, and no time tells when that was: fill it")
+        raise InputError(f"column '{chosen.trajectory}' is blank in {where}, and there is no time column: fill it in")
     if missing == "refuse" and blank.any():
         row, column = map(int, np.argwhere(blank)[0])
         count = int(blank[:, column].sum())
@@ -380,7 +381,7 @@ def _without_blanks(table: Table, chosen: _Chosen, rows: _Rows, missing: str, no
 def _without_copies(rows: _Rows, notes: list[str]) -> _Rows:
     copies = pd.DataFrame(np.column_stack([rows.code, rows.t, rows.x])).duplicated().to_numpy(dtype=bool)
     if copies.any():
-        notes.append(f"{copies.sum()} row(s) that repeat another in full dropped")
+        notes.append(f"{copies.sum()} row(s) that repeat another dropped")
     return rows_of(rows, ~copies)
 
 
@@ -411,14 +412,14 @@ def _refuse_backward(table: Table, rows: _Rows, steps: np.ndarray) -> None:
         first = int(np.argmax(steps < 0.0))
         raise InputError(
             f"time goes back from {rows.t[first]:g} to {rows.t[first + 1]:g} in {table.where(rows.row[first + 1])}: "
-            "sort the rows, or name the column that tells trajectories apart with trajectory=…"
+            "sort the rows, or name the column that distinguishes runs with trajectory=… (--trajectory)"
         )
     repeated = steps <= _REPEATED * np.median(steps) if len(steps) else steps > 0.0
     if repeated.any():
         first = int(np.argmax(repeated))
         raise InputError(
             f"time {rows.t[first]:g} is repeated in {table.where(rows.row[first + 1])} ({repeated.sum()} such row(s)): "
-            "keep one row per time, or name the column that tells trajectories apart with trajectory=…"
+            "keep one row per time, or name the column that distinguishes runs with trajectory=… (--trajectory)"
         )
 
 
@@ -438,22 +439,22 @@ def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: l
     recording = Recording(pieces, manifold, dt, tuple(chosen.inputs), counted=chosen.units)
     if not recording.even:
         steps = np.concatenate([np.diff(piece.t) for piece in kept])
-        notes.append(f"steps between {steps.min():.4g} and {steps.max():.4g}: taken as they are")
+        notes.append(f"irregular sampling: steps between {steps.min():.4g} and {steps.max():.4g}")
     return dataclasses.replace(recording, notes=(*notes, *left_out))
 
 
 def warn_of_degrees(pieces: Sequence[Piece], units: Units) -> None:
-    """Warn of angles that are said to be in radians and do not look it."""
+    """Warn of angles that are declared in radians and look like degrees."""
     for i, (name, unit) in enumerate(zip(units.manifold.names, units.names, strict=True)):
         if units.manifold.circles[i] and unit == "rad" and any(_like_degrees(piece.q[:, i]) for piece in pieces):
             warnings.warn(f"'{name}' looks like degrees: declare it as '{name}:angle:deg'", stacklevel=2)
 
 
 def _like_degrees(q: Float[np.ndarray, " T"]) -> bool:
-    """Whether an angle is hardly one in radians.
+    """Whether an angle is probably in degrees.
 
-    Radians that wrap jump by 2π at most and those that do not move by less per sample, or nobody could tell how many
-    turns were made. Slow degrees are told by their swing: several full turns forth and back, between ±360.
+    Radians jump by 2π at most where they wrap, and move by less from sample to sample. Slow swings in degrees are
+    recognised by their size: several full turns back and forth, between ±360.
     """
     far = _TURNS * TWO_PI
     rise, fall = np.max(q - np.minimum.accumulate(q)), np.max(np.maximum.accumulate(q) - q)

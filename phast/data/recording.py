@@ -15,7 +15,7 @@ from phast.data.trajectories import (
 from phast.data.units import Units
 from phast.errors import InputError
 
-SHORTEST = 8  # samples; fewer tell neither a motion nor its noise
+SHORTEST = 8  # samples; fewer show neither a motion nor its noise
 GAP = 5.0  # medians of a trajectory's steps
 EVEN = 1e-3  # of dt: what clocks do, and less than a model of the motion would notice
 _COVERED = 0.8  # of the samples, by windows of the length that is chosen where none is given
@@ -49,7 +49,7 @@ class Recording:
 
     @property
     def units(self) -> Units:
-        """Those of the file; of the computation where nothing is said."""
+        """Those of the file, or of the computation."""
         return Units.computed(self.manifold) if self.counted is None else self.counted
 
     @classmethod
@@ -143,15 +143,9 @@ def _few(items: Sequence[str]) -> str:
     return ", ".join(items[:5]) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
 
-# --- 2: values -------------------------------------------------------------------------------------------------------
-
-
 def rows_of(part: Any, keep: np.ndarray) -> Any:
     """Some rows of whatever has its arrays in a named tuple."""
     return part._replace(**{k: v[keep] for k, v in part._asdict().items() if isinstance(v, np.ndarray)})
-
-
-# --- 5: pieces -------------------------------------------------------------------------------------------------------
 
 
 def long_enough(pieces: Sequence[Piece]) -> tuple[list[Piece], list[str]]:

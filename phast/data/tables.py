@@ -1,6 +1,6 @@
 """Tables: named columns from text or Parquet files, and the numbers in them.
 
-Measurements come as text of many habits: byte order marks, commas, semicolons, tabs or blanks between the values,
+Text files of measurements vary: byte order marks, commas, semicolons, tabs or blanks between the values,
 decimal commas, comments before the headings or in their place, a separator too many at the end of each line. They are
 told apart here, once; pandas does the rest. A :class:`Table` knows where each of its rows stood, so that a value that
 is no number is named with its line in the file.
@@ -31,7 +31,7 @@ _COMMA_NUMBER = r"^\s*([+-]?\d*),(\d*(?:[eE][+-]?\d+)?)\s*$"
 
 @contextlib.contextmanager
 def about(path: Path) -> Iterator[None]:
-    """Whatever is refused in here is refused with the name of the file."""
+    """Add the name of the file to every error."""
     try:
         yield
     except InputError as error:
@@ -40,7 +40,7 @@ def about(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def parsing(kind: str) -> Iterator[None]:
-    """Around a library's parser: what it throws at a damaged file has no common type."""
+    """One error for all that a library's parser raises on a damaged file."""
     try:
         yield
     except InputError:

@@ -1,4 +1,4 @@
-"""Trajectories: simulated, cut, made noisy, and carried in and out of files.
+"""Trajectories: simulated or measured, cut, made noisy, saved and loaded.
 
 Everything here is NumPy in float64. What a user hands over is checked once, at the door (:class:`Trajectories`), so
 that nothing behind it has to ask again. Ground truth comes from an adaptive eighth-order Runge–Kutta method that lands
@@ -130,10 +130,10 @@ class Trajectories:
 def refuse_turns(
     q: Float[np.ndarray, "N T n"], manifold: Manifold, *, labels: Sequence[str | int] | None = None
 ) -> None:
-    """An angle that was declared a line jumps by 2π, or by 360°, where it wraps: no motion, and nothing to learn from.
+    """An angle that was declared a line jumps by 2π, or by 360°, where it wraps: that is no motion.
 
-    A turn is a step of about 2π between steps that are small. Of degrees it is also asked that they span no more than
-    a turn, since 360 of some other unit is no rare number.
+    A turn is a step of about 2π between steps that are small. Degrees must also span no more than a turn,
+    since a step of 360 in another unit is not rare.
     """
     lines = ~np.asarray(manifold.circles)
     lowest, highest = q.min(axis=(0, 1), initial=np.inf), q.max(axis=(0, 1), initial=-np.inf)
@@ -189,7 +189,7 @@ def _require_positive(stretch: np.ndarray | None) -> None:
     if stretch is not None and (stretch <= 0.0).any():
         trajectory, step, _ = map(int, np.argwhere(stretch <= 0.0)[0])
         raise InputError(
-            f"stretch is {stretch[trajectory, step, 0]:g} at trajectory {trajectory}, step {step}: time must go on"
+            f"stretch is {stretch[trajectory, step, 0]:g} at trajectory {trajectory}, step {step}: times must increase"
         )
 
 
@@ -331,7 +331,7 @@ def _from_table(table: Table, dt: float | None, coordinates: Sequence[str] | Non
 def _spacing(t: Float[np.ndarray, "N T"] | None) -> float:
     """dt from the times, which must be evenly spaced."""
     if t is None or t.shape[1] < 2:
-        raise InputError("the file has no times to tell dt from: pass dt=…")
+        raise InputError("the file has neither times nor dt: pass dt=…")
     gaps = np.diff(t, axis=1)
     dt = float(gaps[0, 0])
     uneven = np.argwhere(~(np.abs(gaps - dt) <= 1e-6 * abs(dt) + 1e-12 * np.abs(t[:, 1:])))

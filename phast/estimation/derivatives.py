@@ -1,8 +1,8 @@
 """Velocities and accelerations from positions: local polynomials whose width is chosen from the data.
 
 They are what derivative matching starts from (:mod:`phast.fitting.shooting`). The noise on the positions is measured
-from high-order differences, and the smoother that follows from it balances what noise it lets through against what it
-bends.
+from high-order differences, and the smoother that follows from it balances noise that passes against
+bias.
 """
 
 from typing import NamedTuple

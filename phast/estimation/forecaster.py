@@ -169,7 +169,7 @@ class Core(AbstractFullState):
 
 
 class Filtered(NamedTuple):
-    """What predict–correct knows after each measurement: states, their covariance, and the surprise that came."""
+    """What predict–correct knows after each measurement: states, their covariance, and the innovation."""
 
     q: Float[Array, "T n"]
     p: Float[Array, "T n"]

@@ -34,7 +34,7 @@ class StateEstimate(NamedTuple):
     """The state at the end of a window, how sure it is, and how well the window was explained.
 
     ``covariance`` is of (q, p); ``rms`` the root mean square of the position residuals; ``fell_back`` whether the
-    smoother's state had to stand in.
+    smoother's state was used instead.
     """
 
     q: Float[Array, " n"]

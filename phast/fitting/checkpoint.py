@@ -54,7 +54,7 @@ def needs_float64(path: str | os.PathLike) -> bool:
 
 
 def describe(path: str | os.PathLike) -> dict[str, Any]:
-    """What :func:`save` was told about the model."""
+    """The description that :func:`save` stored with the model."""
     return read_archive(path, FORMAT, VERSION, arrays=False)[0]["about"]
 
 

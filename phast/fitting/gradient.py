@@ -32,7 +32,7 @@ class Gradient(AbstractMethod):
     """Train networks by gradient descent; one in five trajectories (or windows of a long one) selects the model.
 
     ``base`` is d0 and ``bound`` β̄ of Eq. 11; ``bound="validated"`` trains with several and keeps the one whose rollouts
-    are best on what was held out. With a ``checkpoint`` a killed training goes on where it was, to the same numbers.
+    are best on what was held out. With a ``checkpoint`` a killed training resumes, to the same numbers.
     """
 
     settings: Settings = dataclasses.field(default_factory=Settings)

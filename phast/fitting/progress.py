@@ -1,4 +1,4 @@
-"""Progress of a fit: what is told to the one callback, and to the logger ``phast``."""
+"""Progress of a fit, for a callback and the logger ``phast``."""
 
 import dataclasses
 import logging
@@ -33,7 +33,7 @@ Callback = Callable[[Progress], None]
 
 
 def logged(callback: Callback | None, wrap: Callable[[AbstractIdentifiable], Any]) -> Callback:
-    """``callback``, with everything that it is told in the log too, and models as what ``wrap`` makes of them."""
+    """``callback`` that also writes to the log, and gets models wrapped by ``wrap``."""
 
     def tell(progress: Progress) -> None:
         _log.info("%s", progress)

@@ -3,8 +3,8 @@
 Where the paper trains networks by next-step prediction through a guessed velocity, this fits few coefficients to
 second order (:mod:`phast.fitting.shooting`) and estimates states through the model
 (:mod:`phast.estimation.moving_horizon`). Fields that the paper makes neural are splines here: as free, but linear in
-local coefficients, so that a least-squares fit finds the best of them and says how
-sure it is. Everything is in double precision.
+local coefficients, so that a least-squares fit finds the best of them and gives
+their uncertainty. Everything is in double precision.
 """
 
 import dataclasses
@@ -59,9 +59,9 @@ class SecondOrder(AbstractMethod):
     """Fit to second order: match accelerations, refine by shooting over windows, judge the spread of forecasts.
 
     ``context`` is how many samples, or seconds (``"0.2 s"``), a state is taken from, ``window`` how many samples a
-    window of the fit has; the motion says both where they are left out. ``noise`` is the standard deviation of a
-    position; the data say it too. ``passive`` makes the model forecast by steps along which energy cannot rise
-    (:func:`passive_transition`).
+    window of the fit has; both are chosen from the motion where they are left out. ``noise`` is the standard deviation
+    of a position, estimated where it is left out. ``passive`` makes the model forecast by steps along which energy
+    cannot rise (:func:`passive_transition`).
     """
 
     context: int | str | None = None

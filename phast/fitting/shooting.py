@@ -4,8 +4,8 @@ Two stages. :func:`match` fits accelerations, q'' as the model predicts it again
 (:mod:`phast.estimation.derivatives`): parallel over all samples, and good enough to start from anywhere. :func:`shoot`
 then fits positions over windows through the model's own time steps; the state at the start of each window is
 eliminated from the normal equations, so no velocity is ever needed. The information matrix that is left says what the
-data determine: its inverse is the covariance of the coefficients, and its null space is what no amount of the same
-data can tell (:mod:`phast.analysis.identifiability`).
+data determine: its inverse is the covariance of the coefficients, and its null space is what more of the
+same data cannot determine (:mod:`phast.analysis.identifiability`).
 """
 
 from collections.abc import Callable

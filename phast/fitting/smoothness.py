@@ -37,7 +37,7 @@ _WHISPER = 1e-4  # keeps what the data never show where it is
 
 
 def roughness(system: AbstractEnergetic, smoothness: float | Float[Array, " directions"]) -> Float[Array, " k"]:
-    """Prior residuals: the weighted roughness of every smooth field, and a whisper on its values."""
+    """Prior residuals: the weighted roughness of every smooth field, and a weak prior on its values."""
     fields = smooth_fields(system)
     rough = [part for field in fields for part in field.roughness()]
     weights = jnp.broadcast_to(jnp.asarray(smoothness, dtype=float), (len(rough),))

@@ -1,13 +1,13 @@
-"""Physics from words: which potential, mass, damping and port to look for, as a command line or a notebook says it.
+"""What to look for: potential, mass, damping and port, in words or as components.
 
     potential   cosine · quadratic · chain · cosine:9.81 · cosine+quadratic
     mass        1.0 · 1.0,0.5 · learned · links · joints
     damping     viscous · coulomb · quadratic · free · none, joined by +
     port        identity · learned · 1,0;0,1
 
-Motion alone tells potential, mass and friction only up to a common factor. One anchor fixes it: known forces (inputs
-with a given port) or an exact potential (regime KNOWN, a component without learned coefficients); else the mass, whose
-first entry is one.
+Positions alone determine potential, mass and damping only up to a common factor. One anchor fixes it: known forces
+(inputs with a given port) or an exact potential (regime KNOWN, a component without learned coefficients); else the
+mass, whose first entry is one.
 
 Every learned coefficient starts uninformed, in units that the motion itself gives: about where, how far, how fast, how
 sharply it turns. So a charge of 10⁻⁶ C, a temperature of 300 K and an encoder whose zero is on top are as easy to learn
@@ -90,7 +90,7 @@ class Structure:
         return potential, mass, damping
 
     def words(self) -> dict[str, str]:
-        """What was asked, as text; what was left out is left out."""
+        """What was asked for, as text."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         told = {name: _spelled_out(value) for name, value in given.items() if not (value is None or value is False)}
         return told | {"regime": self.inferred_regime}

@@ -70,7 +70,7 @@ def train(
 ) -> tuple[Any, History]:
     """Train ``model`` by AdamW with a cosine schedule and return the best one on validation data.
 
-    With ``checkpoint``, the state is written there after every epoch and a run that finds the file goes on from it.
+    With ``checkpoint``, the state is written there after every epoch and a run that finds the file resumes from it.
     """
     state, static, optimiser = _begin(model, seen, settings)
     history = History()

@@ -17,7 +17,7 @@ def words_in(text: str) -> list[str]:
 
 
 def check_potential(word: str) -> None:
-    """Refuse what is no potential, with the nearest one."""
+    """Refuse an unknown potential, and name the nearest one."""
     kind, _, strength = word.partition(":")
     if kind not in POTENTIALS:
         near = get_close_matches(kind, POTENTIALS, n=1, cutoff=0.3)
@@ -59,7 +59,7 @@ def numbers_in(text: str, what: str) -> tuple[float, ...]:
 
 
 def check(potential: str | None, mass: str, damping: str | None, regime: str | None) -> None:
-    """Refuse what is no word of a structure, or what its regime lacks."""
+    """Refuse unknown words of a structure, and a regime that lacks what it needs."""
     for word in [] if potential is None else words_in(potential):
         check_potential(word)
     if damping is not None:
@@ -70,7 +70,7 @@ def check(potential: str | None, mass: str, damping: str | None, regime: str | N
 
 
 def check_regime(regime: str | None, *, has_potential: bool, has_damping: bool) -> None:
-    """Refuse a regime that is none, or that lacks what it needs."""
+    """Refuse an unknown regime, or one that lacks what it needs."""
     if regime not in (None, *REGIMES):
         raise InputError(f"unknown regime '{regime}': choose {', '.join(REGIMES[:-1])} or {REGIMES[-1]}")
     if regime == "unknown" and has_potential:

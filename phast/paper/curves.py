@@ -42,7 +42,7 @@ class Scene(NamedTuple):
 
 
 def scene(system: System, test: Trajectories, count: int) -> Scene:
-    """The first ``count`` test trajectories are drawn: nobody picked them."""
+    """The first ``count`` test trajectories are drawn, without selection."""
     lines = np.stack([along(test, i, _POINTS) for i in range(test.manifold.size)])
     truth = system.dynamics if isinstance(system.dynamics, PortHamiltonian) else None
     return Scene(test.q[:, : CONTEXT + HORIZON], min(count, len(test)), lines, test.dt, test.manifold, truth)

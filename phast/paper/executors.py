@@ -1,4 +1,4 @@
-"""Many runs: systems × models × seeds, each left behind as a record, stopped and gone on with at any moment.
+"""Many runs: systems × models × seeds, each a record; they can be stopped and resumed at any moment.
 
 What is missing is cut into :class:`Job` s, an experiment with the seeds of it that have no record yet. Three executors
 carry them out and differ in nothing but where: :func:`here` in this process, :func:`processes` in one fresh process per
@@ -259,7 +259,7 @@ def _answer(each: _Running) -> tuple[bool, str | None]:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Seconds of the runs that have a record, and of all, where each missing run is taken to be as dear as its like."""
+    """Seconds of the runs that have a record, and of all, that of a missing run estimated from similar runs."""
 
     done: int
     total: int

@@ -39,7 +39,7 @@ _STYLES = {
 
 
 class Shown(NamedTuple):
-    """One test trajectory of a system, and the path, context included, that every model foretells."""
+    """One test trajectory of a system, and the path, context included, that every model forecasts."""
 
     simulator: System
     test: Trajectories

@@ -1,4 +1,4 @@
-"""Every metric of the paper's appendix on evaluation, under its own keys (Table "metric keys"), and a few honest ones.
+"""Every metric of the paper's appendix on evaluation, under its own keys (Table "metric keys"), and a few of ours.
 
 Errors are means over steps, trajectories and coordinates; the suffix ``_median`` is the median over trajectories of
 each one's mean, ``_final`` the error at the last step alone. Keys are absent where a metric does not apply: damping for
@@ -116,7 +116,7 @@ def error_name(manifold: Manifold) -> str:
 
 
 def first_step_floor(test: Trajectories) -> float:
-    """E|v₀|² dt² / (T - 1): unavoidable in the all-steps next-step error, since q₀ alone tells no velocity."""
+    """E|v₀|² dt² / (T - 1): unavoidable in the all-steps next-step error, since q₀ alone gives no velocity."""
     if test.v is not None:
         steps = np.asarray(test.v[:, 0]) * test.dt
     else:

@@ -55,7 +55,7 @@ HORIZON = 100
 
 
 class Fitted(NamedTuple):
-    """What a fit leaves: forecasts, and the diagonal of D at a configuration where the tool tells one."""
+    """What a fit leaves: forecasts, and the diagonal of D at a configuration where the tool gives one."""
 
     rollout: Callable[[Float[np.ndarray, "B K n"], int], Float[np.ndarray, "B H n"]]
     damping: Callable[[Float[Array, " n"]], Float[Array, " n"]] | None = None
@@ -68,7 +68,7 @@ class AbstractPeer(eqx.Module):
 
     @abstractmethod
     def choose(self, system: System, data: Trajectories) -> Any:
-        """What a user would settle before the fit, perhaps by hand: so its time is told apart."""
+        """What a user would choose before the fit, perhaps by hand: its time is recorded separately."""
 
     @abstractmethod
     def fit(self, system: System, data: Trajectories, choice: Any, seed: int) -> Fitted:

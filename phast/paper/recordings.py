@@ -1,7 +1,7 @@
-"""Real recordings, each split in time or by runs: what PHAST makes of them, beside simpler ways to foretell the rest.
+"""Real recordings, each split in time or by runs: what PHAST makes of them, beside simpler forecasts.
 
 A study says which files it reads, what it trains on, what it looks for and how far it looks ahead. Forecasts begin all
-along the test part, from contexts in it; nothing else of it is used. The recordings are not ours to ship: they are read
+along the test part, from contexts in it; nothing else of it is used. The recordings are not distributed: they are read
 from a folder, ``../shared/data`` unless told otherwise.
 """
 
@@ -131,7 +131,7 @@ def _line(record: dict[str, Any]) -> list[str]:
     ]
 
 
-# --- rivals ----------------------------------------------------------------------------------------------------------
+# --- others ----------------------------------------------------------------------------------------------------------
 
 
 def _linear(train: Recording, test: Recording, model: ModelAware | None, seen: Foresight) -> float:

@@ -421,7 +421,7 @@ class Tools(AbstractTable):
 def _tool(record: Record) -> list[str]:
     metrics, seconds = record["metrics"], record["seconds"]
     errors = [value for name, value in metrics.items() if name.startswith("mse_h")]  # None where forecasts ran away
-    fields = (metrics.get("damping_r2"), metrics.get("damping_mae"))  # None where the tool tells no damping
+    fields = (metrics.get("damping_r2"), metrics.get("damping_mae"))  # None where the tool gives no damping
     return [
         record["system"],
         f"{record['noise']:g}",

@@ -201,7 +201,7 @@ def test_uneven_steps_in_files(uneven, tmp_path):
         (np.ones((2, 5)), r"give stretch the shape \(2, 5, 1\)"),
         (np.ones((2, 5, 2)), r"give stretch the shape \(2, 5, 1\)"),
         (np.full((2, 5, 1), np.nan), "stretch is nan at trajectory 0, step 0"),
-        (np.zeros((2, 5, 1)), "stretch is 0 at trajectory 0, step 0: time must go on"),
+        (np.zeros((2, 5, 1)), "stretch is 0 at trajectory 0, step 0: times must increase"),
     ],
 )
 def test_steps_that_cannot_be_are_refused(stretch, message):
