@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import ArrayLike
+from numpy.typing import ArrayLike
 
 from phast.analysis.forecasts import Asked, foresee
 from phast.api.forecast import Forecast
@@ -70,11 +70,10 @@ class Fitted:
 
         ``after`` is the recording of the fit unless another one, or an array (samples, n) or (contexts, samples, n) in
         the units of the fit, is given. ``start="start"`` begins after the first samples and ``"everywhere"`` all along,
-        to compare with what was measured. ``context`` is how many samples, or seconds, a state is taken from; of an array,
-        as many as there are, up to those that the model uses. A driven
-        model needs what acts on it: ``inputs`` (a number, one for each input, or an array (horizon, inputs)), or
-        ``hold=True`` to hold the last ones; ``past`` holds those between the samples of an array. ``adapt`` names
-        coefficients to be refined on each context.
+        to compare with what was measured. ``context`` is how many samples, or seconds, a state is taken from; of an
+        array, as many as there are, up to those that the model uses. A driven model needs what acts on it: ``inputs``
+        (a number, one for each input, or an array (horizon, inputs)), or ``hold=True`` to hold the last ones; ``past``
+        holds those between the samples of an array. ``adapt`` names coefficients to be refined on each context.
         """
         if start not in ("end", "start", "everywhere"):
             raise InputError(f"unknown start '{start}': choose end, start or everywhere")

@@ -40,13 +40,18 @@ def model():
 
 def motion(model, t, u=None, start=(1.0, 0.0)):
     """Positions at the times t under inputs held between them."""
-    x, path = jnp.array(start), [start[0]]
-    for i, step in enumerate(np.diff(t)):
-        fine = RungeKutta(Timestep(float(step), 16))
-        q, p = Core(model.core.system, fine)(x[:1], x[1:], None if u is None else jnp.asarray(u[i]))
-        x = jnp.concatenate([q, p])
-        path.append(float(q[0]))
-    return np.array(path)
+    u = np.zeros((len(t), 1)) if u is None else u
+
+    @jax.jit
+    def follow(start, steps, u):
+        def one(x, held):
+            fine = Core(model.core.system, RungeKutta(Timestep(held[0], 16)))
+            x = jnp.concatenate(fine(x[:1], x[1:], held[1]))
+            return x, x[0]
+
+        return jax.lax.scan(one, start, (steps, u))[1]
+
+    return np.concatenate([start[:1], follow(jnp.array(start), np.diff(t), u[:-1])])
 
 
 def recording(model, *, uneven=False, driven=False, count=60, runs=2):

@@ -26,8 +26,6 @@ from phast.fitting import checkpoint
 from phast.fitting.gradient import hold_out
 from phast.fitting.networks import known, partial
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 DT = 0.05
 QUICK = phast.Settings(epochs=1, batch_size=8)
 ANGLE = Manifold.parse("theta:angle")

@@ -30,8 +30,6 @@ from phast.estimation.forecaster import Core, PhastBlock
 from phast.fitting.checkpoint import VERSION, describe, load, save
 from phast.paper.models import MODELS, model_builder
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 PAIR = Manifold.parse("x", "theta:angle")
 
 

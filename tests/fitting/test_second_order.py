@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from doubles import second_order, wrapped
+from doubles import second_order, without_spread, wrapped
 
 import phast
 from phast.analysis.identifiability import damping_band, report
@@ -325,6 +325,7 @@ def test_identify_reports_on_a_file(swings, tmp_path, monkeypatch, capsys):
     words = f"identify {tmp_path}/data.csv --positions theta:angle --json {tmp_path}/found.json"
     monkeypatch.setattr("sys.argv", ["phast", *words.split()])
     monkeypatch.setattr("phast.fitting.free_fields._ALONG", {1: (8, 8)})
+    without_spread(monkeypatch)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
@@ -381,9 +382,9 @@ def test_prey_alone_tell_how_they_and_their_predators_live(consumed):
 
 
 def test_unseen_predators_are_estimated_and_forecast(consumed, prey):
-    filtered = jax.vmap(consumed.filter)(jnp.asarray(prey.q))
+    filtered = eqx.filter_jit(jax.vmap(consumed.filter))(jnp.asarray(prey.q))
     np.testing.assert_allclose(filtered.p[:, 12:], 0.1 * prey.p[:, 12:], rtol=1e-3, atol=1e-4)
-    future = wrapped(consumed).forecast(60, prey.q[:, :10]).q
+    future = wrapped(dataclasses.replace(consumed, evidence=None)).forecast(60, prey.q[:, :10]).q
     np.testing.assert_allclose(future, prey.q[:, 10:70], rtol=1e-3, atol=1e-4)
 
 

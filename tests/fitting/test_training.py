@@ -36,8 +36,6 @@ DT = 0.05
 PAIR = Manifold.parse("x", "theta:angle")
 ANGLE = Manifold.parse("theta:angle")
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 
 # --- the losses, written out -----------------------------------------------------------------------------------------
 

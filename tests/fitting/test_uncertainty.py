@@ -38,14 +38,6 @@ COUNT = 30  # trajectories to learn from, and to judge by: too few to be shared 
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quickly():
-    """XLA without its expensive passes, also while fixtures of this module compile."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def fitted(start: PortHamiltonian, data: Trajectories, noise: float) -> ModelAware:
     """As ``sharpen`` does it, from a start that is near enough, with a noise that is known."""
     core = Core(start, RungeKutta(Timestep(data.dt, 2)))
