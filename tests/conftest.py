@@ -1,13 +1,22 @@
 """Shapes are checked at run time, randomness is fixed, and a test asks for double precision by name."""
 
+import atexit
+import contextlib
+import ctypes
 import gc
 import os
 import shutil
 import sys
+import tempfile
 import warnings
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # tests compile much and compute little
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # one for all workers and commands of a run: they inherit it
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="phast-programs-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 import jaxtyping
 
@@ -31,24 +40,33 @@ settings.load_profile("phast")
 
 
 _MOST_MAPS = 25_000  # of the 65,530 memory maps that Linux gives a process; every compiled program holds several
+_MOST_BYTES, _ROOM = 1_800_000_000, 400_000_000  # of one worker's memory
+_most_bytes = [_MOST_BYTES]
 
 
 @pytest.fixture(autouse=True)
 def room_for_programs():
-    """Thousands of compiled programs exhaust a worker's memory maps, and the next compilation crashes: forget them."""
+    """Thousands of compiled programs exhaust a worker's memory and its maps, and the next one crashes: forget them."""
     yield
-    _forget_programs()
-
-
-def _forget_programs() -> None:
-    try:
-        with open("/proc/self/maps", "rb") as maps:
-            crowded = sum(1 for _ in maps) > _MOST_MAPS
-    except OSError:  # no such thing on this system
+    if not os.path.exists("/proc/self/statm"):  # no such thing on this system
         return
-    if crowded:
+    if _bytes() > _most_bytes[0] or _maps() > _MOST_MAPS:
         jax.clear_caches()
         gc.collect()
+        with contextlib.suppress(AttributeError):  # a C library without it
+            ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back to the system
+        _most_bytes[0] = max(_MOST_BYTES, _bytes() + _ROOM)  # what stays is no reason to forget after every test
+
+
+def _bytes() -> int:
+    """The resident memory of this process."""
+    with open("/proc/self/statm", "rb") as sizes:
+        return int(sizes.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _maps() -> int:
+    with open("/proc/self/maps", "rb") as maps:
+        return sum(1 for _ in maps)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Stand-ins for models."""
 
+import pytest
+
 import phast
 from phast.api.fitted import Fitted
 from phast.data.manifold import Manifold
@@ -32,5 +34,12 @@ def wrapped(model: AbstractIdentifiable, inputs: tuple[str, ...] = ()) -> Fitted
 
 
 def second_order(system: AbstractEnergetic, data: Trajectories, **options) -> ModelAware:
-    """The model that a composed system becomes when it is fitted to second order."""
-    return phast.fit(data, system, method=phast.SecondOrder(window=WINDOW), **options).model
+    """The model that a composed system becomes when it is fitted to second order, its spread not judged."""
+    with pytest.MonkeyPatch.context() as patch:
+        without_spread(patch)
+        return phast.fit(data, system, method=phast.SecondOrder(window=WINDOW), **options).model
+
+
+def without_spread(patch: pytest.MonkeyPatch) -> None:
+    """Fit without the judgement of a spread, which takes as long as a fit."""
+    patch.setattr("phast.fitting.second_order.calibrated", lambda model, data, seed: model)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from jaxtyping import ArrayLike
+from numpy.typing import ArrayLike
 
 from phast.analysis.forecasts import Asked, foresee
 from phast.api.forecast import Forecast
@@ -71,10 +71,10 @@ class Fitted:
 
         ``after`` is the recording of the fit unless another one, or an array (samples, n) or (contexts, samples, n) in
         the units of the fit, is given. ``start="start"`` begins after the first samples and ``"everywhere"`` all along,
-        to compare with what was measured. ``context`` is how many samples, or seconds, a state is taken from. A driven
-        model needs what acts on it: ``inputs`` (a number, one for each input, or an array (horizon, inputs)), or
-        ``hold=True`` to hold the last ones; ``past`` holds those between the samples of an array. ``adapt`` names
-        coefficients to be refined on each context.
+        to compare with what was measured. ``context`` is how many samples, or seconds, a state is taken from; of an
+        array, as many as there are, up to those that the model uses. A driven model needs what acts on it: ``inputs``
+        (a number, one for each input, or an array (horizon, inputs)), or ``hold=True`` to hold the last ones; ``past``
+        holds those between the samples of an array. ``adapt`` names coefficients to be refined on each context.
         """
         if start not in ("end", "start", "everywhere"):
             raise InputError(f"unknown start '{start}': choose end, start or everywhere")
@@ -84,7 +84,7 @@ class Fitted:
         steps, dt = steps_in(horizon, self.model.dt), self.model.dt
         asked = Asked(
             start,
-            None if context is None else steps_in(context, dt),
+            self._samples(after, recording) if context is None else steps_in(context, dt),
             steps,
             mode,
             tuple(adapt),
@@ -96,6 +96,13 @@ class Fitted:
         if not np.isfinite(seen.q).all():
             raise FitError(Reason.UNSTABLE)
         return Forecast.of(seen, recording.units, single=single and start != "everywhere")
+
+    def _samples(self, after: Positions | None, recording: Recording) -> int | None:
+        """How many samples of an array make a context; what a model needs of a recording is left to it."""
+        if after is None or isinstance(after, Recording | Trajectories):
+            return None
+        given = len(recording.pieces[0].t)
+        return min(self.model.window, given) if isinstance(self.model, ModelAware) else given
 
     def _coming(self, inputs: ArrayLike | None, hold: bool, start: str, shape: tuple[int, int]) -> np.ndarray | None:
         """The inputs of the steps to come, (contexts, steps, inputs)."""
@@ -118,11 +125,9 @@ class Fitted:
             )
         return np.broadcast_to(given, wanted)
 
-    def score(self, recording: Recording, horizon: int | str = "10") -> float:
+    def score(self, recording: Recording, horizon: int | str = 10) -> float:
         """1 - (rms forecast error / rms change)²: one is perfect, zero is standing still, averaged over coordinates."""
-        off = self.forecast(
-            int(horizon) if str(horizon).isdigit() else horizon, recording, start="everywhere"
-        ).seen.off()
+        off = self.forecast(horizon, recording, start="everywhere").seen.off()
         own, still = (np.mean(off[name] ** 2, axis=(0, 1)) for name in ("model", "standing still"))
         return float(np.mean(1.0 - own / np.maximum(still, np.finfo(float).tiny)))
 
@@ -252,6 +257,15 @@ class Fitted:
 
     def _recorded(self, data: Positions | None, past: ArrayLike | None) -> tuple[Recording, bool]:
         """Positions as a recording, and whether they are one piece that was not asked for as several."""
+        recording, single = self._taken(data, past)
+        if self.inputs and not recording.inputs:
+            raise InputError(
+                f"this model is driven by {', '.join(self.inputs)}: name the columns with inputs=… (--inputs), or give "
+                "past=…, the inputs between the samples of an array"
+            )
+        return recording, single
+
+    def _taken(self, data: Positions | None, past: ArrayLike | None) -> tuple[Recording, bool]:
         if data is None:
             if self.recording is None:
                 raise InputError("a model from a file holds no recording: give one, phast.read('swing.csv')")

@@ -60,13 +60,12 @@ def _estimate_all(model: ModelAware, contexts, past) -> StateEstimate:
     return jax.vmap(model.estimate)(contexts, past)
 
 
-def warn_of_fallbacks(model: ModelAware, contexts: Any, past: Any, batched: bool = True) -> None:
+def warn_of_fallbacks(model: ModelAware, contexts: Any, past: Any) -> None:
     """Say which contexts a model cannot explain."""
     lost = np.flatnonzero(np.asarray(_estimate_all(model, contexts, past).fell_back))
     if len(lost):
-        which = (
-            f"context {lost[0]}{f' and {len(lost) - 1} more' if len(lost) > 1 else ''}" if batched else "the context"
-        )
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        which = "the context" if len(contexts) == 1 else f"context {lost[0]}{more}"
         warnings.warn(
             f"the model cannot explain {which} (constant, or with a jump?): forecast from a smoothed state instead",
             RuntimeWarning,

@@ -5,6 +5,7 @@ what was learned stays as a prior: a coefficient may move by about ``tolerance``
 the rest.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -33,13 +34,23 @@ def adapt(
 
     ``past`` holds the inputs between the samples. Where the window cannot be explained, nothing changes.
     """
-    theta, rebuild = coefficients_of(model.core.system)
     places, spread = _freedom(model.core.system, coefficients, tolerance)
     y = context[-model.window :]
     past = steps_of(past, max(context.shape[0] - model.window, 0))
     n = model.manifold.size
     noise = np.maximum(np.broadcast_to(model.noise, (n,)), 1e-6 * np.maximum(np.std(y, axis=0), 1e-6 * np.std(y)))
-    noise = np.maximum(noise, np.finfo(float).tiny)
+    noise = jnp.asarray(np.maximum(noise, np.finfo(float).tiny))
+    bare = dataclasses.replace(model, evidence=None)  # whose numbers would each compile anew
+    return eqx.tree_at(lambda m: m.core.system, model, _refined(bare, y, noise, places, spread, past))
+
+
+@eqx.filter_jit
+def _refined(
+    model: ModelAware, y: Float[Array, "K n"], noise: Float[Array, " n"], places: Array, spread: Array, past: Past
+) -> PortHamiltonian:
+    """The system with the coefficients at ``places`` moved, along with the state, to where they explain ``y`` best."""
+    theta, rebuild = coefficients_of(model.core.system)
+    n = model.manifold.size
 
     def residual(unknowns, _):
         x, change = unknowns
@@ -51,7 +62,7 @@ def adapt(
     solver = optx.LevenbergMarquardt(rtol=1e-8, atol=1e-8)
     solved = optx.least_squares(residual, solver, (start, jnp.zeros(spread.size)), max_steps=100, throw=False)
     change = jnp.where(jnp.all(jnp.isfinite(solved.value[1])), solved.value[1], 0.0)
-    return eqx.tree_at(lambda m: m.core.system, model, rebuild(theta.at[places].add(spread * change)))
+    return rebuild(theta.at[places].add(spread * change))
 
 
 def _freedom(system: PortHamiltonian, coefficients: Sequence[str], tolerance: float) -> tuple[Array, Array]:

@@ -87,6 +87,8 @@ class SecondOrder(AbstractMethod):
                 f"{data.q.size} positions are too few for {parameter_count(system)} coefficients: record more, or give "
                 "a potential and a damping law (regime 'known')"
             )
+        window = self.window or preprocessed.natural_window
+        context = _context_length(self.context, window, data)
         rng, n = np.random.default_rng(seed), data.manifold.size
         if self.noise is not None:
             noise = np.broadcast_to(np.asarray(self.noise, dtype=float), (n,))
@@ -99,7 +101,6 @@ class SecondOrder(AbstractMethod):
         system = match(system, samples, deviation=np.maximum(passed, 1e-3 * np.std(samples.a, axis=0) + _TINY))
 
         progress(Progress("choosing the time step", 1, STAGES))
-        window = self.window or preprocessed.natural_window
         length = min(window, data.length)
         windows = data.windows(length, length)
         enough = max(SHOOT_SAMPLES // (length * n**3), parameter_count(system), 50)  # a place for each coefficient
@@ -114,7 +115,7 @@ class SecondOrder(AbstractMethod):
             smooth=bool((noise > least).any()),
             iterations=max(ITERATIONS // n, 4),
         )
-        core, context = Core(found.system, transition), _context_length(self.context, window, data)
+        core = Core(found.system, transition)
         model = ModelAware(core, data.manifold, data.dt, context, tuple(map(float, noise)), found.evidence)
         return made_passive(model) if self.passive else model
 

@@ -5,11 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+from doubles import wrapped
 
-import phast
-from phast.analysis.forecasts import Asked, foresee, write_foresight, write_states
+from phast.analysis.forecasts import Asked, foresee
+from phast.api.forecast import Forecast
 from phast.components.damping import ConstantDamping
 from phast.components.mass import ConstantMass
+from phast.components.parameter import Positive
 from phast.components.potential import Cosine
 from phast.data.manifold import Manifold
 from phast.data.reading import read
@@ -31,20 +33,25 @@ def float64():
 @pytest.fixture(scope="module")
 def model():
     """The truth itself, as sure of its one coefficient as a fit would be."""
-    system = PortHamiltonian(Cosine(9.81), ConstantMass(1.0), ConstantDamping(phast.Positive.starting_at(0.3)))
+    system = PortHamiltonian(Cosine(9.81), ConstantMass(1.0), ConstantDamping(Positive.starting_at(0.3)))
     evidence = Evidence(np.array([[1e4]]), np.array([[1e-4]]), 1e-3, 100)
     return ModelAware(Core(system, RungeKutta(Timestep(DT, 4))), ANGLE, DT, 10, (1e-3,), evidence)
 
 
 def motion(model, t, u=None, start=(1.0, 0.0)):
     """Positions at the times t under inputs held between them."""
-    x, path = jnp.array(start), [start[0]]
-    for i, step in enumerate(np.diff(t)):
-        fine = RungeKutta(Timestep(float(step), 16))
-        q, p = Core(model.core.system, fine)(x[:1], x[1:], None if u is None else jnp.asarray(u[i]))
-        x = jnp.concatenate([q, p])
-        path.append(float(q[0]))
-    return np.array(path)
+    u = np.zeros((len(t), 1)) if u is None else u
+
+    @jax.jit
+    def follow(start, steps, u):
+        def one(x, held):
+            fine = Core(model.core.system, RungeKutta(Timestep(held[0], 16)))
+            x = jnp.concatenate(fine(x[:1], x[1:], held[1]))
+            return x, x[0]
+
+        return jax.lax.scan(one, start, (steps, u))[1]
+
+    return np.concatenate([start[:1], follow(jnp.array(start), np.diff(t), u[:-1])])
 
 
 def recording(model, *, uneven=False, driven=False, count=60, runs=2):
@@ -69,15 +76,18 @@ def test_within_a_recording_the_truth_foretells_what_was_measured(model):
             assert numbers["trajectories"] == count == len(seen.labels) and numbers["steps_compared"] == 20
             assert numbers["rms"] < 1e-5 < 0.1 < numbers["rms_persistence"]
             assert numbers["within_one_deviation"] == 1.0
-            assert len(list(seen.told())) == 3
+            lines = repr(Forecast.of(seen, data.units, single=False)).splitlines()
+            assert [line.split()[0] for line in lines] == [str(count), "mean", "rms", "measured"]
 
 
 def test_from_the_end_there_is_nothing_to_compare_with(model):
     data = recording(model)
     seen = foresee(model, data, Asked("end", None, 15))
-    assert seen.summary()["steps_compared"] == 0 and list(seen.told()) == []
+    assert seen.summary()["steps_compared"] == 0
     np.testing.assert_allclose(seen.contexts[0].after, DT * np.arange(60, 75))
-    np.testing.assert_array_equal(seen.q, phast.forecast(model, data, 15))
+    whole = wrapped(model).forecast(15, data)
+    np.testing.assert_array_equal(seen.q, whole.q)
+    assert repr(whole) == "2 forecasts of theta [rad], 15 steps"
     assert (np.diff(seen.deviation[:, :, 0].mean(axis=0)) > -1e-3).all()
 
 
@@ -87,10 +97,15 @@ def test_a_driven_system_asks_for_what_comes(model):
         foresee(model, data, Asked("end", None, 5))
     held = foresee(model, data, Asked("end", None, 5, hold=True))
     last = np.tile(data.pieces[0].u[-1], (5, 1))
-    given = foresee(model, data, Asked("end", None, 5, coming=last))
+    given = foresee(model, data, Asked("end", None, 5, coming=np.stack([last, last])))
     np.testing.assert_allclose(held.q[0], given.q[0], atol=1e-12)
-    with pytest.raises(InputError, match="3 rows: 5 are needed"):
-        foresee(model, data, Asked("end", None, 5, coming=last[:3]))
+    fitted = wrapped(model, ("u1",))
+    np.testing.assert_allclose(fitted.forecast(5, data, inputs=last).q[0], held.q[0], atol=1e-12)
+    with pytest.raises(InputError, match=r"inputs have shape \(3, 1\): .* an array \(5, 1\)"):
+        fitted.forecast(5, data, inputs=last[:3])
+    for start in ("start", "everywhere"):
+        with pytest.raises(InputError, match="goes on under the measured inputs"):
+            fitted.forecast(5, data, inputs=last, start=start)
 
 
 def test_what_does_not_fit_is_said(model):
@@ -102,7 +117,7 @@ def test_what_does_not_fit_is_said(model):
     with pytest.raises(InputError, match="ends 50 samples after the context"):
         foresee(model, recording(model, uneven=True), Asked("start", None, 51))
     other = read(pd.DataFrame({"t": DT * np.arange(20), "x": np.sin(np.arange(20.0))}))
-    with pytest.raises(InputError, match="coordinates x"):
+    with pytest.raises(InputError, match=r"has the coordinate\(s\) x"):
         foresee(model, other, Asked())
 
 
@@ -110,11 +125,12 @@ def test_what_does_not_fit_is_said(model):
 def test_forecasts_and_states_are_files_that_can_be_read_again(model, tmp_path, suffix):
     data = recording(model)
     seen = foresee(model, data, Asked("end", None, 9))
-    write_foresight(seen, tmp_path / f"next{suffix}")
+    future = wrapped(model).forecast(9, data)
+    future.save(tmp_path / f"next{suffix}")
     again = read(tmp_path / f"next{suffix}", positions="theta:angle") if suffix != ".npz" else None
     stored = again.pieces[0].q if again else np.load(tmp_path / "next.npz")["q"][0]
     with pytest.raises(InputError, match=r"\.csv, \.parquet or \.npz"):
-        write_foresight(seen, tmp_path / "next.txt")
-    write_states(data, phast.filter_states(model, data), tmp_path / f"states{suffix}")
+        future.save(tmp_path / "next.txt")
+    wrapped(model).filter(data).save(tmp_path / f"states{suffix}")
     np.testing.assert_allclose(stored, seen.q[0], atol=1e-12)
     assert sorted(p.name for p in tmp_path.iterdir()) == [f"next{suffix}", f"states{suffix}"]

@@ -33,14 +33,6 @@ STEADY = system("pendulum-conservative")
 NOISE = 0.01
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quickly():
-    """XLA without its expensive passes, also while fixtures of this module compile."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 # --- evidence made up ------------------------------------------------------------------------------------------------
 
 

@@ -78,7 +78,7 @@ from phast.components.spline import Grid
 from phast.data.manifold import TWO_PI, Manifold
 from phast.errors import InputError
 
-pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("float64")
 
 PAIR = Manifold.parse("x", "theta:angle")
 FOUR = Manifold.parse("x", "theta:angle", "y", "phi:angle")

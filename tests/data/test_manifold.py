@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phast.data.manifold import TWO_PI, Manifold
 
-pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("float64")
 
 KINDS = st.lists(st.booleans(), min_size=1, max_size=4)
 COORDINATE = st.floats(-500.0, 500.0, allow_subnormal=False)  # XLA takes subnormals for zero

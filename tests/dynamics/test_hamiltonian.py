@@ -45,7 +45,7 @@ from phast.data.manifold import Manifold
 from phast.dynamics.hamiltonian import ConsumerResource, PortHamiltonian
 from phast.dynamics.systems import LotkaVolterra
 
-pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("float64")
 
 PREY = Manifold.parse("prey")
 PAIR = Manifold.parse("x", "theta:angle")

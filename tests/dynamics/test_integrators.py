@@ -43,7 +43,7 @@ from phast.dynamics.integrators import (
     leapfrog,
 )
 
-pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("float64")
 
 PAIR = Manifold.parse("x", "theta:angle")
 FOUR = Manifold.parse("a", "b:angle", "c", "d:angle")

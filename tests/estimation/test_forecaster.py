@@ -22,8 +22,6 @@ from phast.estimation.observers import FiniteDifference, MassCanonicalizer
 from phast.fitting.networks import known
 from phast.paper.models import phast_known, phast_partial, phast_unknown
 
-pytestmark = pytest.mark.usefixtures("quick_compile")
-
 PAIR = Manifold.parse("x", "theta:angle")
 CONTEXT, HORIZON = 5, 6
 WINDY = system("pendulum-windy")

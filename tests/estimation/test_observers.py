@@ -29,7 +29,7 @@ from phast.estimation.observers import (
     MassCanonicalizer,
 )
 
-pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("float64")
 
 DT = 0.05
 LENGTH = 12

@@ -27,10 +27,8 @@ from phast.dynamics.integrators import CayleyNeumann, ImplicitDamping, Timestep,
 from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.forecaster import Core, PhastBlock
-from phast.fitting.checkpoint import describe, load, save
+from phast.fitting.checkpoint import VERSION, describe, load, save
 from phast.paper.models import MODELS, model_builder
-
-pytestmark = pytest.mark.usefixtures("quick_compile")
 
 PAIR = Manifold.parse("x", "theta:angle")
 
@@ -141,10 +139,10 @@ def test_single_precision_stays_so_in_a_double_precision_process(tmp_path):
         assert small_single.template.factor.dtype == jnp.float32
 
 
-def test_double_precision_needs_a_process_for_it(tmp_path):
+def test_double_precision_is_read_in_double_precision(tmp_path):
     with jax.enable_x64(True):
         path = save(small(), tmp_path / "double.phast")
-    with pytest.raises(InputError, match=r"phast\.enable_float64\(\)") as error:
+    with pytest.raises(InputError, match=r"read it in double precision, as phast\.load does") as error:
         load(path)
     assert str(path) in one_line(error)
     assert describe(path) == {}
@@ -221,7 +219,7 @@ def crafted(path, header, arrays=()):
 
 
 def header_of(model, **changes):
-    return {"format": "phast-model", "version": 1, "about": {}, "arrays": 0, "model": model} | changes
+    return {"format": "phast-model", "version": VERSION, "about": {}, "arrays": 0, "model": model} | changes
 
 
 FINE = {"class": "phast.components.potential:Cosine", "fields": {"amplitudes": 2.0}}
@@ -251,13 +249,13 @@ WRONG = {
     "a list": "[]",
     "a number": "3",
     "another format": header_of(FINE, format="phast-training"),
-    "no format": {"version": 1},
-    "newer": header_of(FINE, version=2),
+    "no format": {"version": VERSION},
+    "newer": header_of(FINE, version=VERSION + 1),
     "a version that is no number": header_of(FINE, version="one"),
     "no version": {"format": "phast-model", "arrays": 0, "model": FINE},
     "arrays that are not there": header_of(FINE, arrays=3),
     "arrays that are no number": header_of(FINE, arrays="many"),
-    "no model": {"format": "phast-model", "version": 1, "arrays": 0},
+    "no model": {"format": "phast-model", "version": VERSION, "arrays": 0},
     "a model that is a word": header_of("hello"),
     "a model that is a list": header_of([FINE]),
     "a model that is nothing": header_of(None),
@@ -276,7 +274,13 @@ def test_wrong_headers_are_refused(tmp_path, header):
     path = crafted(tmp_path / "crafted.phast", header)
     with pytest.raises(InputError) as error:
         load(path)
-    assert str(path) in one_line(error)
+    message = one_line(error)
+    assert str(path) in message and "older PHAST" not in message
+
+
+def test_an_older_version_says_fit_again(tmp_path):
+    with pytest.raises(InputError, match=rf"older PHAST \(format {VERSION - 1}\): fit it again"):
+        load(crafted(tmp_path / "old.phast", header_of(FINE, version=VERSION - 1)))
 
 
 def test_a_newer_version_says_upgrade(tmp_path):

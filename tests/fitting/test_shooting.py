@@ -3,7 +3,6 @@
 import json
 import zipfile
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -28,14 +27,6 @@ DAMPED, NOISE = system("pendulum-damped"), 0.01
 STEP = RungeKutta(Timestep(DAMPED.dt, 2))
 
 pytestmark = pytest.mark.usefixtures("float64")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quickly():
-    """XLA without its expensive passes, also while fixtures of this module compile."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def cut(length: int) -> Trajectories:

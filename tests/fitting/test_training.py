@@ -24,7 +24,7 @@ from phast.data.manifold import Manifold
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import ExplicitDamping, Timestep, Transition, leapfrog
 from phast.dynamics.systems import system
-from phast.errors import InputError
+from phast.errors import FitError, InputError, Reason
 from phast.estimation.forecaster import Core, Phast
 from phast.estimation.observers import FiniteDifference, MassCanonicalizer
 from phast.fitting.losses import Batch, FullStateLoss, NextStepLoss, PhysicsLoss
@@ -35,8 +35,6 @@ from phast.paper.models import full_state, phast_known, phast_partial, phast_unk
 DT = 0.05
 PAIR = Manifold.parse("x", "theta:angle")
 ANGLE = Manifold.parse("theta:angle")
-
-pytestmark = pytest.mark.usefixtures("quick_compile")
 
 
 # --- the losses, written out -----------------------------------------------------------------------------------------
@@ -342,8 +340,9 @@ def test_every_epoch_draws_anew():
 
 def test_divergence_says_what_to_do():
     wild = dataclasses.replace(SETTINGS, epochs=3, learning_rate=1e30)
-    with pytest.raises(FitError, match=r"diverged in epoch \d: lower the learning rate \(now 1e\+30\)"):
+    with pytest.raises(FitError, match=r"diverged in epoch \d: lower the learning rate \(now 1e\+30\)") as error:
         train(settings=wild)
+    assert error.value.reason is Reason.TRAINING_DIVERGED
 
 
 @pytest.mark.usefixtures("float64")

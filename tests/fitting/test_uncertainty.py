@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from doubles import wrapped
 
-import phast
 from phast.analysis.identifiability import identified, report
 from phast.components.damping import ConstantDamping
 from phast.components.mass import ConstantMass
-from phast.components.parameter import Positive
+from phast.components.parameter import Positive, parameter_count
 from phast.components.potential import Cosine, Quadratic
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
@@ -29,21 +29,13 @@ from phast.fitting.checkpoint import load, save
 from phast.fitting.coefficients import _NEAR_ZERO, coefficients_of
 from phast.fitting.networks import known
 from phast.fitting.shooting import shoot
-from phast.fitting.uncertainty import calibrated
+from phast.fitting.uncertainty import Spread, calibrated, spread
 
 DAMPED = system("pendulum-damped")
 CONTEXT, HORIZON, NOISE = 10, 50, 0.01
 COUNT = 30  # trajectories to learn from, and to judge by: too few to be shared out, and compiled by each core
 
 pytestmark = pytest.mark.usefixtures("float64")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quickly():
-    """XLA without its expensive passes, also while fixtures of this module compile."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def fitted(start: PortHamiltonian, data: Trajectories, noise: float) -> ModelAware:
@@ -74,6 +66,10 @@ def models(swings) -> dict[float, ModelAware]:
         return {s: fitted(pendulum(), swings[0].with_noise(s, seed=2), s) for s in (NOISE, 2 * NOISE)}
 
 
+def spread_of(model: ModelAware, contexts: np.ndarray, horizon: int) -> Spread:
+    return spread(model, jnp.asarray(contexts), horizon)
+
+
 def contexts(swings, noise: float, seed: int) -> np.ndarray:
     return swings[1].with_noise(noise, seed=seed).q[:, :CONTEXT]
 
@@ -82,7 +78,7 @@ def contexts(swings, noise: float, seed: int) -> np.ndarray:
 def told(models, swings):
     """The spread of forecasts from noisy contexts, by noise."""
     with jax.enable_x64(True):
-        return {s: phast.spread(model, contexts(swings, s, 3), HORIZON) for s, model in models.items()}
+        return {s: spread_of(model, contexts(swings, s, 3), HORIZON) for s, model in models.items()}
 
 
 def test_two_in_three_measurements_lie_within_one_deviation(told, swings):
@@ -106,9 +102,9 @@ def test_a_model_that_is_wrong_is_widened_until_it_covers(models, swings):
     model = models[NOISE]
     drag = Positive.starting_at(1.2 * float(model.core.system.damping.coefficients()))
     wrong = eqx.tree_at(lambda m: m.core.system.damping.coefficients, model, drag)
-    before = phast.spread(wrong, contexts(swings, NOISE, 3), HORIZON)
+    before = spread_of(wrong, contexts(swings, NOISE, 3), HORIZON)
     wrong = calibrated(wrong, swings[0].with_noise(NOISE, seed=2))
-    after = phast.spread(wrong, contexts(swings, NOISE, 3), HORIZON)
+    after = spread_of(wrong, contexts(swings, NOISE, 3), HORIZON)
     later = swings[1].with_noise(NOISE, seed=4).q[:, CONTEXT:]
     inside = [(np.abs(x.q - later) <= x.deviation).mean() for x in (before, after)]
     assert wrong.evidence.inflation > 2.0 and inside[0] < 0.6 and 0.55 < inside[1] < 0.9
@@ -128,8 +124,8 @@ def plain(model: ModelAware, covariance: np.ndarray) -> ModelAware:
 def test_what_noise_leaves_open_is_what_fresh_noise_shows(models, swings):
     """With given coefficients: forecasts from contexts that were measured again and again."""
     model = plain(models[NOISE], np.zeros((2, 2)))
-    found = phast.spread(model, swings[1].q[:, :CONTEXT], HORIZON)
-    again = np.stack([phast.spread(model, contexts(swings, NOISE, seed), HORIZON).q for seed in range(10, 110)])
+    found = spread_of(model, swings[1].q[:, :CONTEXT], HORIZON)
+    again = np.stack([spread_of(model, contexts(swings, NOISE, seed), HORIZON).q for seed in range(10, 110)])
     expected = np.hypot(np.std(again, axis=0), NOISE)
     np.testing.assert_allclose(np.median(found.deviation / expected), 1.0, atol=0.05)
     assert (np.abs(found.deviation / expected - 1.0) < 0.35).mean() > 0.95  # of a hundred draws
@@ -138,7 +134,7 @@ def test_what_noise_leaves_open_is_what_fresh_noise_shows(models, swings):
 def test_what_coefficients_leave_open_is_what_an_ensemble_shows(models, swings):
     """Models drawn from the covariance, each with its own state: that, beside what noise leaves open."""
     model, y = models[NOISE], contexts(swings, NOISE, 3)
-    both, noise = (phast.spread(plain(model, s * model.evidence.covariance), y, HORIZON).deviation for s in (1.0, 0.0))
+    both, noise = (spread_of(plain(model, s * model.evidence.covariance), y, HORIZON).deviation for s in (1.0, 0.0))
     found = np.sqrt(both**2 - noise**2)[:8]
     theta, rebuild = coefficients_of(model.core.system)
     draws = np.random.default_rng(0).multivariate_normal(np.asarray(theta), model.evidence.covariance, 200)
@@ -155,7 +151,7 @@ def test_what_coefficients_leave_open_is_what_an_ensemble_shows(models, swings):
 
 def test_an_angle_is_never_wider_than_the_circle(models, swings):
     model = plain(models[NOISE], 1e6 * models[NOISE].evidence.covariance)
-    found = phast.spread(model, contexts(swings, NOISE, 3), HORIZON)
+    found = spread_of(model, contexts(swings, NOISE, 3), HORIZON)
     assert found.deviation.max() == pytest.approx(np.pi / np.sqrt(3.0))
 
 
@@ -177,7 +173,7 @@ def bound() -> tuple[ModelAware, np.ndarray]:
 def test_a_coefficient_at_its_bound_has_a_finite_spread(bound):
     model, q = bound
     assert float(model.core.system.damping.coefficients.raw) == _NEAR_ZERO
-    found = phast.spread(model, q[:, :CONTEXT], HORIZON)
+    found = spread_of(model, q[:, :CONTEXT], HORIZON)
     assert np.isfinite(found.deviation).all() and (found.deviation < 1.0).all()
     assert 0.5 < (np.abs(found.q - q[:, CONTEXT:]) <= found.deviation).mean() < 0.9
 
@@ -196,10 +192,11 @@ def test_a_coefficient_at_its_bound_is_reported_as_none(bound):
 def test_a_forecaster_without_evidence_says_so(models):
     model = models[NOISE]
     bare = dataclasses.replace(model, evidence=None)
-    y = np.zeros((CONTEXT, 1))
-    with pytest.raises(InputError, match="carries no evidence of its fit: learn it again"):
-        phast.spread(bare, y, 5)
-    with pytest.raises(InputError, match="this ModelAware carries no evidence of its fit: learn with preset='sharp'"):
+    y = np.zeros((1, CONTEXT, 1))
+    with pytest.raises(InputError, match="carries no evidence of its fit: fit it again"):
+        spread_of(bare, y, 5)
+    assert wrapped(bare).forecast(5, y).deviation is None
+    with pytest.raises(InputError, match="this ModelAware carries no evidence of its fit: fit with method=Sec"):
         identified(bare)
     paper = known(
         manifold=model.manifold,
@@ -210,8 +207,7 @@ def test_a_forecaster_without_evidence_says_so(models):
     )
     with pytest.raises(InputError, match="this Phast carries no evidence"):
         identified(paper)
-    with pytest.raises(InputError, match="a Phast gives no spread"):
-        phast.spread(paper, y, 5)
+    assert wrapped(paper).forecast(5, y).deviation is None
 
 
 def test_evidence_travels_with_a_model_and_stays_numpy(models, swings, tmp_path):
@@ -226,7 +222,7 @@ def test_evidence_travels_with_a_model_and_stays_numpy(models, swings, tmp_path)
         assert type(one) is type(other) and one == other
     assert again.noise == model.noise and isinstance(again.evidence, Evidence)
     y = contexts(swings, NOISE, 3)
-    for one, other in zip(phast.spread(model, y, HORIZON), phast.spread(again, y, HORIZON), strict=True):
+    for one, other in zip(spread_of(model, y, HORIZON), spread_of(again, y, HORIZON), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -244,11 +240,11 @@ def test_a_file_from_before_there_was_evidence_still_forecasts(models, swings, t
             archive.writestr(name, content)
     before = load(tmp_path / "before.phast")
     assert before.evidence is None and before.noise == NOISE
-    future = phast.forecast(before, swings[1].q[:, :CONTEXT], 10)
+    future = wrapped(before).forecast(10, swings[1].q[:, :CONTEXT]).q
     np.testing.assert_allclose(future, swings[1].q[:, CONTEXT : CONTEXT + 10], atol=0.01)
     with pytest.raises(InputError, match="carries no evidence"):
-        phast.spread(before, swings[1].q[:, :CONTEXT], 10)
+        spread_of(before, swings[1].q[:, :CONTEXT], 10)
 
 
 def test_evidence_is_never_trained(models):
-    assert phast.parameter_count(models[NOISE]) == 2
+    assert parameter_count(models[NOISE]) == 2

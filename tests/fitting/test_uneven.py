@@ -27,7 +27,7 @@ from phast.estimation.moving_horizon import ModelAware, smooth_map
 from phast.fitting.coefficients import coefficients_of
 from phast.fitting.shooting import _Shooting
 
-pytestmark = pytest.mark.usefixtures("float64", "quick_compile")
+pytestmark = pytest.mark.usefixtures("float64")
 
 ANGLE, DT, WINDOW = Manifold.parse("theta:angle"), 0.05, 10
 
