@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from phast.cli.options import Columns, model_and_recording
-from phast.data.files import check_ending
+from phast.data.files import check_target
 
 PANEL = "Physics"
 EXAMPLE = "phast report swing/ swing.csv -o swing.html"
@@ -20,7 +20,7 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no notes and no result.")] = False,
 ) -> None:
     """Write one HTML page: how well a model fits a recording, its forecasts, its coefficients."""
-    check_ending(output, (".html", ".htm"))
+    check_target(output, (".html", ".htm"))
     fitted, recording = model_and_recording(model_file, files, columns, silent=quiet)
     fitted.report(output, recording)
     if not quiet:
