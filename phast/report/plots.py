@@ -21,6 +21,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 _DPI = 130
+_Size = tuple[float | int, float | int]
 
 
 class ShownFigure(Figure):
@@ -32,13 +33,13 @@ class ShownFigure(Figure):
         return buffer.getvalue()
 
 
-def panels(rows: int, columns: int, *, figsize: tuple[float, float], **options: Any) -> tuple[Figure, np.ndarray]:
+def panels(rows: int, columns: int, *, figsize: _Size, **options: Any) -> tuple[Figure, np.ndarray]:
     """A figure and its axes (rows, columns)."""
     figure = ShownFigure(figsize=figsize)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def panel(*, figsize: tuple[float, float]) -> tuple[Figure, Axes]:
+def panel(*, figsize: _Size) -> tuple[Figure, Axes]:
     """A figure of one panel."""
     figure, axes = panels(1, 1, figsize=figsize)
     return figure, axes[0, 0]
@@ -195,4 +196,16 @@ def noise_levels(curves: Mapping[str, Mapping[float, float]]) -> Figure:
     ax.set_title("Learned and forecast under noise")
     ax.legend(fontsize="small")
     ax.grid(alpha=0.3)
+    return figure
+
+
+def states_figure(t: np.ndarray, x: np.ndarray, deviation: np.ndarray, names: Sequence[str]) -> Figure:
+    """Columns of ``x`` over time, each with a band of two standard deviations, one panel each."""
+    figure, axes = panels(len(names), 1, figsize=(8.0, 2.0 * len(names)), sharex=True)
+    for ax, values, each, name in zip(axes[:, 0], x.T, deviation.T, names, strict=True):
+        ax.fill_between(t, values - 2.0 * each, values + 2.0 * each, color=COLOURS[0], alpha=0.25)
+        ax.plot(t, values, color=COLOURS[0])
+        ax.set_ylabel(name)
+    axes[-1, 0].set_xlabel("time [s]")
+    figure.tight_layout()
     return figure
