@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,9 +17,12 @@ from phast.errors import InputError
 from phast.estimation.forecaster import Filtered
 from phast.report.text import counted, figure
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Piece:
+class FilteredPiece:
     """States along one uninterrupted stretch, from every measurement so far.
 
     ``covariance`` is of (q, p); ``innovation`` is by how much each measurement differed from its prediction.
@@ -36,7 +40,7 @@ class Piece:
 class States:
     """Positions and momenta of a recording as a model filters them, piece by piece."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FilteredPiece, ...]
     units: Units
 
     @classmethod
@@ -45,7 +49,7 @@ class States:
         units = recording.units
         twice = np.tile(units.factors, 2)
         pieces = (
-            Piece(
+            FilteredPiece(
                 piece.label,
                 piece.t,
                 units.to_file(each.q),
@@ -82,6 +86,15 @@ class States:
             arrays = {name: np.stack([getattr(p, name) for p in self.pieces]) for name in ("t", "q", "p")}
             arrays["coordinates"] = np.array(self.units.headings)
         return write_table(path, self.to_frame(), arrays)
+
+    def plot(self, which: int = 0) -> "Figure":
+        """Positions and momenta along one piece, each with a band of two standard deviations."""
+        from phast.report.plots import states_figure
+
+        piece = self.pieces[which]
+        deviation = np.sqrt(np.diagonal(piece.covariance, axis1=1, axis2=2))
+        names = [*self.units.labels, *(f"p({name})" for name in self.units.manifold.names)]
+        return states_figure(piece.t, np.concatenate([piece.q, piece.p], axis=1), deviation, names)
 
     def __repr__(self) -> str:
         samples = sum(len(p.t) for p in self.pieces)

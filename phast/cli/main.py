@@ -1,60 +1,38 @@
 """The command line. A command is loaded when it is called for, and JAX when something is computed."""
 
-import importlib
 import importlib.metadata
 import os
 import sys
 import warnings
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
-from phast.cli.options import with_groups
-from phast.data.files import cache_directory
+from phast.cli.commands import AbstractCommands, Command, group
+from phast.data.files import cache_directory, limit_cache
 from phast.errors import FitError, InputError
 
-COMMANDS = ("fit", "forecast", "identify", "filter", "report", "simulate", "systems", "demo")
 DISTRIBUTION = "phast-physics"
+_LARGEST_CACHE = 2**30  # bytes
 
 
-class Commands(TyperGroup):
-    """The user's commands, each from the module of its name, and those that other packages add."""
+class Commands(AbstractCommands):
+    """The user's commands, and those that other packages add."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*COMMANDS, *(point.name for point in _added())]
+    package = "phast.cli"
+    names = ("fit", "forecast", "identify", "filter", "report", "simulate", "systems", "demo")
 
-    def get_command(self, ctx: Any, name: str) -> TyperCommand | TyperGroup | None:
-        if name in COMMANDS:
-            return _loaded(name)
-        for point in _added():
-            if point.name == name:
-                return typer.main.get_command(point.load())
-        return None
+    def others(self) -> dict[str, Callable[[], Command]]:
+        points = sorted(importlib.metadata.entry_points(group="phast.commands"), key=lambda point: point.name)
+        return {point.name: lambda point=point: typer.main.get_command(point.load()) for point in points}
 
 
-def _loaded(name: str) -> TyperCommand | TyperGroup:
-    module = importlib.import_module(f"phast.cli.{name}")
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-    single.command(name, epilog=f"Example: `{module.EXAMPLE}`", context_settings=_HELP)(with_groups(module.command))
-    found = typer.main.get_command(single)
-    found.rich_help_panel = module.PANEL
-    return found
-
-
-def _added() -> list[importlib.metadata.EntryPoint]:
-    return sorted(importlib.metadata.entry_points(group="phast.commands"), key=lambda point: point.name)
-
-
-_HELP = {"help_option_names": ["-h", "--help"]}
-app = typer.Typer(
-    name="phast",
-    cls=Commands,
-    help="Learn port-Hamiltonian models from positions alone: forecast the system, recover its physics.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings=_HELP,
+app = group(
+    "phast",
+    Commands,
+    "Learn port-Hamiltonian models from positions alone: forecast the system, recover its physics.\n\n"
+    "Compiled programs are kept in `~/.cache/phast` for later calls, 1 GB at most; `PHAST_CACHE` names another folder.",
 )
 
 
@@ -85,6 +63,9 @@ def main() -> None:
     except (InputError, FitError) as error:
         print(f"phast: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
+    finally:
+        if "jax" in sys.modules:  # else nothing was compiled
+            limit_cache(cache_directory(), _LARGEST_CACHE)
 
 
 def _warn(message, category, filename, lineno, file=None, line=None) -> None:

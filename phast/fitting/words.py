@@ -10,6 +10,7 @@ REGIMES = ("known", "partial", "unknown")
 MASSES = ("learned", "links", "joints")
 DAMPINGS = ("viscous", "coulomb", "quadratic", "free", "none")
 POTENTIALS = ("cosine", "quadratic", "chain")
+PORTS = ("identity", "learned")
 
 
 def words_in(text: str) -> list[str]:
@@ -58,14 +59,35 @@ def numbers_in(text: str, what: str) -> tuple[float, ...]:
     return values
 
 
+def check_mass(text: str) -> None:
+    """Refuse what is neither a word for a mass nor numbers."""
+    if text not in MASSES:
+        masses_in(text)
+
+
+def masses_in(text: str) -> tuple[float, ...]:
+    return numbers_in(text, f"mass '{text}' (a number, one for each coordinate, or {', '.join(MASSES)})")
+
+
+def check_port(text: str | None) -> None:
+    """Refuse what is neither a word for a port nor rows of numbers."""
+    if text not in (None, *PORTS):
+        rows_in(text)
+
+
+def rows_in(text: str) -> list[tuple[float, ...]]:
+    return [
+        numbers_in(row, f"port '{text}' (rows such as '1,0;0,1', or {', '.join(PORTS)})") for row in text.split(";")
+    ]
+
+
 def check(potential: str | None, mass: str, damping: str | None, regime: str | None) -> None:
     """Refuse unknown words of a structure, and a regime that lacks what it needs."""
     for word in [] if potential is None else words_in(potential):
         check_potential(word)
     if damping is not None:
         check_dampings(damping)
-    if mass not in MASSES:
-        numbers_in(mass, f"mass '{mass}' (a number, one for each coordinate, or {', '.join(MASSES)})")
+    check_mass(mass)
     check_regime(regime, has_potential=potential is not None, has_damping=damping is not None)
 
 

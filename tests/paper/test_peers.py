@@ -39,7 +39,7 @@ from phast.paper.flow import (
     trajectory_errors,
 )
 from phast.paper.metrics import damping_diagonal
-from phast.paper.peers import Dhnn, LeastSquares, NeuralOde, Sindy, compare, measure
+from phast.paper.peers import Dhnn, LeastSquares, NeuralOde, Sindy, compare_tools, measure
 from phast.paper.protocol import Split
 from phast.paper.tables import Tools
 
@@ -265,7 +265,7 @@ def small(swings, monkeypatch):
 
 def test_records_are_written_once_and_read_back(small, tmp_path, monkeypatch):
     told = []
-    first = compare(tmp_path, [WINDY], ["least-squares"], [0.0, 0.01], tell=told.append)
+    first = compare_tools(tmp_path, [WINDY], ["least-squares"], [0.0, 0.01], tell=told.append)
     assert [record["noise"] for record in first] == [0.0, 0.01] and len(told) == 2
     assert "least-squares on pendulum-windy, noise 0.01: median error" in told[1]
     clean, noisy = (record["metrics"] for record in first)
@@ -274,7 +274,9 @@ def test_records_are_written_once_and_read_back(small, tmp_path, monkeypatch):
     path = tmp_path / "peers/pendulum-windy/least-squares/seed-0-noise-0.01.json"
     assert json.loads(path.read_text()) == first[1]
     monkeypatch.setattr(peers, "measure", lambda *a, **k: pytest.fail("a finished fit is not repeated"))
-    assert compare(tmp_path, [WINDY], ["least-squares"], [0.0, 0.01], tell=told.append) == first and len(told) == 2
+    assert (
+        compare_tools(tmp_path, [WINDY], ["least-squares"], [0.0, 0.01], tell=told.append) == first and len(told) == 2
+    )
 
 
 def test_ours_is_judged_by_the_same_function(swings, monkeypatch):
@@ -295,7 +297,6 @@ def test_a_constant_damping_has_no_r2(swings):
 
 def test_what_is_not_installed_is_skipped_in_one_line(small, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr("phast.paper.cli.use_double_precision", lambda: None)  # the fixture has, and takes it back
     words = f"paper bench peers --model sindy --system pendulum-windy --noise 0 --results {tmp_path}"
     monkeypatch.setattr("sys.argv", ["phast", *words.split()])
     with pytest.raises(SystemExit) as ended:
@@ -305,7 +306,6 @@ def test_what_is_not_installed_is_skipped_in_one_line(small, tmp_path, monkeypat
 
 
 def test_the_command_prints_a_table_and_writes_json(small, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("phast.paper.cli.use_double_precision", lambda: None)
     words = f"paper bench peers --model least-squares --system pendulum-windy --noise 0 --results {tmp_path}"
     monkeypatch.setattr("sys.argv", ["phast", *words.split(), "--json", str(tmp_path / "all.json")])
     with pytest.raises(SystemExit):
