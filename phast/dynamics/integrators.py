@@ -137,9 +137,10 @@ class CayleyNeumann(AbstractCore):
 class DiscreteGradient(AbstractCore):
     """x⁺ = x + dt J ∇̄H(x, x⁺) with Gonzalez' discrete gradient, for which ∇̄H·(x⁺ - x) = H(x⁺) - H(x).
 
-    So H is kept exactly, for any M(q) and any step size, where leapfrog keeps it to its order only; with
-    :class:`ExactDamping` the discrete energy of an unforced rollout never rises. Newton's method solves for x⁺. Where
-    it does not get there (a step far too large for the forces), :func:`_no_higher` takes away the energy in excess.
+    So H is kept to rounding, for any M(q) and any step size, where leapfrog keeps it to its order only; with
+    :class:`ExactDamping` the discrete energy of an unforced rollout never rises. Newton's method solves for x⁺, to a
+    tolerance relative to the increment. Where it does not get there (a step far too large for the forces),
+    :meth:`_no_higher` takes away the energy in excess.
     """
 
     tolerance: float = 1e-6
@@ -151,33 +152,58 @@ class DiscreteGradient(AbstractCore):
         n = q.shape[0]
         x = jnp.concatenate([q, p])
         tolerance = max(self.tolerance**2, 1e-13) if x.dtype == jnp.float64 else self.tolerance
+        start = dt * _conservative_field(system, force, n)(x)
+        size = jnp.max(jnp.abs(start)) + jnp.finfo(x.dtype).tiny
+
+        def residual(scaled, _):
+            increment = size * scaled
+            middle, missing = self._change(system, force, x, increment)
+            mean = middle + missing / (jnp.dot(increment, increment) + jnp.finfo(x.dtype).tiny) * increment
+            return scaled - dt / size * jnp.concatenate([mean[n:], -mean[:n]])
+
+        newton = optx.Newton(rtol=tolerance, atol=tolerance)
+        solution = optx.root_find(residual, newton, start / size, max_steps=self.max_iterations, throw=False)
+        return self._no_higher(system, force, x, size * solution.value)
+
+    def _change(self, system, force, x, increment) -> tuple[Float[Array, " twice_n"], Float[Array, ""]]:
+        """∇H half-way, and what ∇H·increment misses there of H(x + increment) - H(x), accurate also near rest.
+
+        With g = ∇H along the increment d, H(x + d) - H(x) = ∫ g(s)·d ds. Lobatto's five points give what is missing
+        from the second differences of g about the middle, in which nothing of the size of H cancels. The difference of
+        energies then corrects this quadrature, by no more than these second differences allow. They exceed its error,
+        so that the correction is whole in a large step; near rest, where rounding exceeds H itself, it vanishes with
+        them.
+        """
 
         def energy(x):
-            return system.energy(x[:n], x[n:]) - jnp.sum(force * x[:n])
+            q, p = _split(x)
+            return system.energy(q, p) - jnp.sum(force * q)
 
-        here = energy(x)
+        def slope(s):
+            dh_dq, v = system.gradient(*_split(x + s * increment))
+            return jnp.concatenate([dh_dq - force, v])
 
-        def residual(increment, _):
-            middle = jax.grad(energy)(x + 0.5 * increment)
-            missing = energy(x + increment) - here - jnp.dot(middle, increment)
-            mean = middle + missing / (jnp.dot(increment, increment) + jnp.finfo(x.dtype).tiny) * increment
-            return increment - dt * jnp.concatenate([mean[n:], -mean[:n]])
+        first, before, middle, after, last = jax.vmap(slope)(jnp.asarray(_LOBATTO, x.dtype))
+        outer, inner = first - 2.0 * middle + last, before - 2.0 * middle + after
+        missing = jnp.dot(outer / 20.0 + 49.0 / 180.0 * inner, increment)
+        allowed = jnp.sum(jnp.abs(outer) + jnp.abs(inner)) * jnp.sum(jnp.abs(increment))
+        direct = energy(x + increment) - energy(x) - jnp.dot(middle, increment)
+        return middle, missing + jnp.clip(direct - missing, -allowed, allowed)
 
-        start = dt * _conservative_field(system, force, n)(x)
-        newton = optx.Newton(rtol=tolerance, atol=tolerance)
-        solution = optx.root_find(residual, newton, start, max_steps=self.max_iterations, throw=False)
-        return _no_higher(energy, x, x + solution.value)
+    def _no_higher(self, system, force, x, increment) -> State:
+        """x + increment, slowed down until it has no more energy than x; where even rest has more, x turned round."""
+        middle, missing = self._change(system, force, x, increment)
+        excess = jnp.dot(middle, increment) + missing
+        q, p = _split(x + increment)
+        kinetic = 0.5 * jnp.dot(p, system.velocity(q, p))
+        left = 1.0 - excess / jnp.where(kinetic > 0.0, kinetic, 1.0)
+        slowed = p * jnp.where(excess > 0.0, jnp.sqrt(jnp.maximum(left, 0.0)), 1.0)
+        reachable = (excess <= kinetic) & jnp.all(jnp.isfinite(increment))  # False also where either is not a number
+        old_q, old_p = _split(x)
+        return jnp.where(reachable, q, old_q), jnp.where(reachable, slowed, -old_p)
 
 
-def _no_higher(energy, x: Float[Array, " twice_n"], proposal: Float[Array, " twice_n"]) -> State:
-    """``proposal``, slowed down until its energy is not above that of x; where even rest has more, x turned round."""
-    n = x.shape[0] // 2
-    still = proposal.at[n:].set(0.0)
-    allowed, kinetic = energy(x) - energy(still), energy(proposal) - energy(still)
-    ratio = allowed / jnp.where(kinetic > 0.0, kinetic, 1.0)
-    slowed = proposal.at[n:].multiply(jnp.where(ratio < 1.0, jnp.sqrt(jnp.maximum(ratio, 0.0)), 1.0))
-    reachable = (allowed >= 0.0) & jnp.all(jnp.isfinite(proposal))  # False also where either is not a number
-    return _split(jnp.where(reachable, slowed, x.at[n:].multiply(-1.0)))
+_LOBATTO = (0.0, 0.5 - 0.5 * (3.0 / 7.0) ** 0.5, 0.5, 0.5 + 0.5 * (3.0 / 7.0) ** 0.5, 1.0)
 
 
 def _conservative_field(system: PortHamiltonian, force, n: int):

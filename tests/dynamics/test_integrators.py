@@ -765,3 +765,41 @@ def test_discrete_energy_never_rises(passive_rollout, seed, stiff, dt):
     assert np.isfinite(energy).all()
     scale = np.max(np.abs(energy)) + 1.0
     assert np.max(np.diff(energy)) < 1e-9 * scale
+
+
+# --- close to rest ---------------------------------------------------------------------------------------------------
+
+_SMALL = 10.0 ** -np.arange(1.0, 7.0)  # amplitudes
+
+
+@pytest.mark.parametrize("precise", [False, True], ids=["float32", "float64"])
+def test_small_swings_are_linear_at_every_amplitude(precise):
+    """Against the exponential of the linearised field: the same bound from 1e-1 to 1e-6."""
+    with jax.enable_x64(precise):
+
+        @jax.jit
+        @jax.vmap
+        def swing(amplitude):
+            transition = Transition(DiscreteGradient(), ExactDamping(), Timestep(0.01))
+            system = PortHamiltonian(Cosine(4.0), ConstantMass(1.5), ConstantDamping(0.3))
+            start = amplitude * jnp.ones(1), jnp.zeros(1)
+            return jax.lax.scan(lambda x, _: (transition(system, *x), x[0]), start, length=400)[1] / amplitude
+
+        found = np.asarray(swing(jnp.asarray(_SMALL)))
+    linear = [scipy.linalg.expm(0.01 * i * np.array([[0.0, 1.0], [-4.0 / 1.5, -0.3 / 1.5]]))[:1, 0] for i in range(400)]
+    assert np.abs(found - linear).max() < 5e-3
+
+
+def test_a_small_swing_keeps_its_own_energy_in_single_precision():
+    with jax.enable_x64(False):
+
+        @jax.jit
+        @jax.vmap
+        def end(amplitude):
+            system = without_damping(pendulum())
+            core, start = DiscreteGradient(), (amplitude * jnp.ones(1), jnp.zeros(1))
+            return jax.lax.fori_loop(0, 400, lambda _, x: core.step(system, *x, 0.0, jnp.float32(0.02)), start)
+
+        q, p = (np.asarray(x, dtype=float)[:, 0] for x in end(jnp.asarray(_SMALL)))
+    energy = p**2 / 3.0 + 8.0 * np.sin(0.5 * q) ** 2
+    np.testing.assert_allclose(energy, 8.0 * np.sin(0.5 * _SMALL) ** 2, rtol=1e-3)
