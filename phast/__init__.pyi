@@ -89,4 +89,5 @@ from .fitting.second_order import SecondOrder as SecondOrder
 from .fitting.second_order import passive_transition as passive_transition
 from .fitting.structure import Structure as Structure
 from .fitting.training import Settings as Settings
+from .report.plots import damping_field as damping_field
 from .report.plots import save_figure as save_figure

@@ -10,7 +10,6 @@ import typer
 import phast
 from phast.cli.console import JsonSink, print_table, watching
 from phast.cli.options import Shown
-from phast.report.plots import damping_field
 
 PANEL = "Simulated systems"
 EXAMPLE = "phast demo -o demo/"
@@ -52,7 +51,7 @@ def command(
     fitted.save(output / "model.phast")
     order = np.argsort(np.mean(future.seen.off()["model"] ** 2, axis=(1, 2)))
     phast.save_figure(future.plot(int(order[len(order) // 2])), output / "rollout.png")
-    phast.save_figure(damping_field(angles, true, {"learned": learned}, name="theta"), output / "damping.png")
+    phast.save_figure(phast.damping_field(angles, true, {"learned": learned}, name="theta"), output / "damping.png")
     fitted.report(output / "report.html", phast.Recording.of(unseen))
     shown.text(f"\nModel and figures: {output}/   [{time.perf_counter() - begun:.0f} s]")
     shown.text(f"All of it on one page: open {output / 'report.html'} in a browser")

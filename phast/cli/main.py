@@ -1,60 +1,35 @@
 """The command line. A command is loaded when it is called for, and JAX when something is computed."""
 
-import importlib
 import importlib.metadata
 import os
 import sys
 import warnings
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
-from phast.cli.options import with_groups
+from phast.cli.commands import AbstractCommands, Command, group
 from phast.data.files import cache_directory
 from phast.errors import FitError, InputError
 
-COMMANDS = ("fit", "forecast", "identify", "filter", "report", "simulate", "systems", "demo")
 DISTRIBUTION = "phast-physics"
+_LARGEST_CACHE = 2**30  # bytes of compiled programs; the ones that were used last stay
 
 
-class Commands(TyperGroup):
-    """The user's commands, each from the module of its name, and those that other packages add."""
+class Commands(AbstractCommands):
+    """The user's commands, and those that other packages add."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*COMMANDS, *(point.name for point in _added())]
+    package = "phast.cli"
+    names = ("fit", "forecast", "identify", "filter", "report", "simulate", "systems", "demo")
 
-    def get_command(self, ctx: Any, name: str) -> TyperCommand | TyperGroup | None:
-        if name in COMMANDS:
-            return _loaded(name)
-        for point in _added():
-            if point.name == name:
-                return typer.main.get_command(point.load())
-        return None
+    def others(self) -> dict[str, Callable[[], Command]]:
+        points = sorted(importlib.metadata.entry_points(group="phast.commands"), key=lambda point: point.name)
+        return {point.name: lambda point=point: typer.main.get_command(point.load()) for point in points}
 
 
-def _loaded(name: str) -> TyperCommand | TyperGroup:
-    module = importlib.import_module(f"phast.cli.{name}")
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
-    single.command(name, epilog=f"Example: `{module.EXAMPLE}`", context_settings=_HELP)(with_groups(module.command))
-    found = typer.main.get_command(single)
-    found.rich_help_panel = module.PANEL
-    return found
-
-
-def _added() -> list[importlib.metadata.EntryPoint]:
-    return sorted(importlib.metadata.entry_points(group="phast.commands"), key=lambda point: point.name)
-
-
-_HELP = {"help_option_names": ["-h", "--help"]}
-app = typer.Typer(
-    name="phast",
-    cls=Commands,
-    help="Learn port-Hamiltonian models from positions alone: forecast the system, recover its physics.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings=_HELP,
+app = group(
+    "phast", Commands, "Learn port-Hamiltonian models from positions alone: forecast the system, recover its physics."
 )
 
 
@@ -78,6 +53,7 @@ def main() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what XLA has to say is about itself
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_directory() / "xla"))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_LARGEST_CACHE))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
     warnings.showwarning = _warn
     try:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from phast.errors import InputError
+from phast.estimation.forecaster import cores
 from phast.paper.experiments import (
     UNWATCHED,
     Experiment,
@@ -80,6 +81,11 @@ def records_of(folder: Path, jobs: Iterable[Job]) -> list[Record]:
     """The records that are there."""
     paths = [experiment.record_path(folder, seed) for experiment, seeds in jobs for seed in seeds]
     return [read_record(path) for path in paths if path.exists()]
+
+
+def at_a_time(asked: int | None, jobs: Sequence[Job]) -> int:
+    """How many jobs run beside each other: one per core where nothing is said."""
+    return min(asked or cores(), len(jobs))
 
 
 # --- executors -------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def rollouts_and_phases(results: Path, experiments: Sequence[Experiment]) -> Fig
     shown_angles = [
         (shown, i) for shown in _gather(results, experiments) for i in np.flatnonzero(shown.test.manifold.circles)
     ]
-    figure, axes = panels(2, len(shown_angles), figsize=(4 * len(shown_angles), 6.5))
+    figure, axes = panels(2, len(shown_angles), figsize=(4.0 * len(shown_angles), 6.5))
     for (shown, i), (above, below) in zip(shown_angles, axes.T, strict=True):
         name = shown.test.manifold.names[i]
         above.axvspan(0.0, shown.t[CONTEXT - 1], color="0.9")

@@ -18,7 +18,7 @@ from jaxtyping import PRNGKeyArray
 
 from phast.components.damping import AbstractDamping, ConstantDamping, Friction, WindyDamping
 from phast.components.mass import AbstractMass, ConstantMass
-from phast.components.parameter import Coefficient, Positive, value_of
+from phast.components.parameter import Coefficient, Positive, parameter_count, value_of
 from phast.components.potential import (
     AbstractPotential,
     LennardJones,
@@ -348,3 +348,8 @@ def model_builder(name: str, among: dict[str, Callable] = MODELS) -> Callable[..
         every = "`phast paper models` lists all" if among is MODELS else f"choose one of {', '.join(among)}"
         raise InputError(f"unknown model '{name}': {hint}{every}")
     return among[name]
+
+
+def parameter_counts(system: System) -> dict[str, int]:
+    """How many trainable parameters each named model of a system has."""
+    return {name: parameter_count(build(system, key=jax.random.key(0))) for name, build in MODELS.items()}

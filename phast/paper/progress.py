@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from phast import paper
 from phast.cli.console import _bar, progress, stages
 
 if TYPE_CHECKING:
@@ -17,24 +18,22 @@ if TYPE_CHECKING:
 @contextmanager
 def training(title: str, preset: str, *, seeds: int, epochs: int = 50) -> "Iterator[Watch]":
     """What a preset tells of its progress, shown: epochs in a bar, or stages by name."""
-    from phast.paper.experiments import Watch
-    from phast.paper.experiments import preset as preset_named
-
-    if preset_named(preset).has_epochs:
+    if paper.experiments.preset(preset).has_epochs:
         with progress(title, seeds=seeds, epochs=epochs) as on_epoch:
-            yield Watch(on_epoch=on_epoch)
+            yield paper.experiments.Watch(on_epoch=on_epoch)
     else:
         with stages(title) as on_stage:
-            yield Watch(on_stage=on_stage)
+            yield paper.experiments.Watch(on_stage=on_stage)
 
 
 class RunsShown:
     """Runs done, running and left, with an estimate of the time: a bar on a terminal, a line per job elsewhere."""
 
-    def __init__(self, total: int, count_done: Callable[[], int]):
+    def __init__(self, total: int, count_done: Callable[[], int], *, quiet: bool = False):
         self._total, self._count_done, self._before = total, count_done, count_done()
         self._running: dict[Job, None] = {}
-        self._begun, self._bar, self._over = time.monotonic(), _bar(), threading.Event()
+        self._begun, self._over, self._quiet = time.monotonic(), threading.Event(), quiet
+        self._bar = None if quiet else _bar()
 
     def __enter__(self) -> "RunsShown":
         if self._bar is not None:
@@ -57,6 +56,8 @@ class RunsShown:
 
     def finished(self, result: "Finished") -> None:
         self._running.pop(result.job, None)
+        if self._quiet:
+            return
         said = f"{result.job}: {result.failure or 'done'} ({result.seconds:.0f} s)"
         if self._bar is None:
             print(f"[{self._count_done()}/{self._total}] {said}{self._left()}", file=sys.stderr, flush=True)

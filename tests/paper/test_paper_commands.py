@@ -11,13 +11,12 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from phast.cli import console
 from phast.dynamics.simulation import simulate
 from phast.dynamics.systems import system
 from phast.fitting.checkpoint import save
-from phast.paper import figures
+from phast.paper import figures, progress
 from phast.paper.catalogue import NOT_YET, TABLES
-from phast.paper.cli import FIGURES, noise_curves, noise_rows
+from phast.paper.drawings import FIGURES, noise_curves, noise_rows
 from phast.paper.executors import Finished, Job
 from phast.paper.experiments import Experiment, write_record
 from phast.paper.models import MODELS
@@ -135,10 +134,10 @@ def test_a_bar_tells_what_is_running_what_is_left_and_how_long_it_takes(monkeypa
     """On a terminal, where the runs of a suite are minutes apart."""
     shown, clock, done = io.StringIO(), [0.0], [3]
     terminal = Console(file=shown, force_terminal=True, width=150)
-    monkeypatch.setattr(console, "_bar", lambda: Progress(*Progress.get_default_columns(), console=terminal))
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress, "_bar", lambda: Progress(*Progress.get_default_columns(), console=terminal))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     job = Job(Experiment("rlc", "gru"), (0, 1))
-    with console.RunsShown(9, lambda: done[0]) as bar:
+    with progress.RunsShown(9, lambda: done[0]) as bar:
         bar.started(job)
         clock[0], done[0] = 600.0, 5
         deadline = time.time() + 20

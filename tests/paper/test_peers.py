@@ -295,7 +295,6 @@ def test_a_constant_damping_has_no_r2(swings):
 
 def test_what_is_not_installed_is_skipped_in_one_line(small, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr("phast.paper.cli.use_double_precision", lambda: None)  # the fixture has, and takes it back
     words = f"paper bench peers --model sindy --system pendulum-windy --noise 0 --results {tmp_path}"
     monkeypatch.setattr("sys.argv", ["phast", *words.split()])
     with pytest.raises(SystemExit) as ended:
@@ -305,7 +304,6 @@ def test_what_is_not_installed_is_skipped_in_one_line(small, tmp_path, monkeypat
 
 
 def test_the_command_prints_a_table_and_writes_json(small, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("phast.paper.cli.use_double_precision", lambda: None)
     words = f"paper bench peers --model least-squares --system pendulum-windy --noise 0 --results {tmp_path}"
     monkeypatch.setattr("sys.argv", ["phast", *words.split(), "--json", str(tmp_path / "all.json")])
     with pytest.raises(SystemExit):

@@ -186,7 +186,6 @@ def test_a_damaged_model_costs_its_lines_and_a_warning(tmp_path):
 def test_the_command_writes_the_page_or_says_what_to_do(tmp_path, monkeypatch, capfd):
     def run(*arguments):
         monkeypatch.setattr(sys, "argv", ["phast", "paper", "report", *map(str, arguments)])
-        monkeypatch.setattr("phast.paper.cli.use_double_precision", lambda: None)
         with pytest.raises(SystemExit) as stop:
             cli.main()
         return stop.value.code or 0, capfd.readouterr()
