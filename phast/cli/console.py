@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from phast.data.files import FIGURES, TABLES, check_ending, write_atomically
+from phast.data.files import FIGURES, TABLES, check_target, check_writable, write_atomically
 
 if TYPE_CHECKING:
     import rich.progress
@@ -38,6 +38,10 @@ class JsonSink:
 
     target: str | None
 
+    def __post_init__(self):
+        if self.target not in (None, "-"):
+            check_writable(Path(self.target).parent)
+
     def write(self, content: Any) -> None:
         """Write plain data as JSON."""
         if self.target == "-":
@@ -49,13 +53,13 @@ class JsonSink:
 def check_table(output: str | None) -> None:
     """Refuse a file that results cannot be written to, before anything is computed."""
     if output not in (None, "-"):
-        check_ending(output, TABLES)
+        check_target(output, TABLES)
 
 
 def check_figure(plot: Path | None) -> None:
     """Refuse a file that a figure cannot be drawn into, before anything is computed."""
     if plot is not None:
-        check_ending(plot, FIGURES)
+        check_target(plot, FIGURES)
 
 
 def note(remark: str) -> None:

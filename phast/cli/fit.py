@@ -9,6 +9,8 @@ import typer
 import phast
 from phast.cli.console import JsonSink, watching
 from phast.cli.options import Asked, Columns, Shown, existing_files, model_path
+from phast.data.durations import check_duration
+from phast.data.files import check_writable
 from phast.errors import InputError
 
 PANEL = "Fit and forecast"
@@ -34,7 +36,7 @@ class _Method:
         if self.name == "second-order":
             return phast.SecondOrder(**self.second_order)
         said = {name: value for name, value in self.gradient.items() if value is not None}
-        bound = _bound(said.pop("bound", None))
+        bound = said.pop("bound", None)
         resumed = None if bound == "validated" else checkpoint
         return phast.Gradient(settings=phast.Settings(**said), bound=bound, checkpoint=resumed)
 
@@ -81,10 +83,13 @@ def command(
     """
     existing_files(files)
     asked.check()
+    if context is not None:
+        check_duration(context)
     path = model_path(output)
+    check_writable(path.parent)
     unfinished = path.with_name(path.name + ".unfinished")
     second_order = {"context": _whole(context), "window": window, "noise": noise, "passive": passive}
-    gradient = {"epochs": epochs, "learning_rate": learning_rate, "bound": bound}
+    gradient = {"epochs": epochs, "learning_rate": learning_rate, "bound": _bound(bound)}
     chosen = _Method(method, second_order, gradient)
     sink = JsonSink(shown.json_file)
     recording = columns.read(files, silent=shown.silent)

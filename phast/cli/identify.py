@@ -33,7 +33,8 @@ def command(
         if files:
             fitted, recording = model_and_recording(Path(source), files, columns, silent=shown.silent)
         else:
-            fitted, recording = phast.load(existing_model(Path(source))), None
+            path = existing_model(Path(source))
+            fitted, recording = phast.load(path), None
     else:
         existing_files([source, *(files or [])])
         asked.check()

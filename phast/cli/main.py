@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 
 from phast.cli.commands import AbstractCommands, Command, group
-from phast.data.files import cache_directory
+from phast.data.files import cache_directory, limit_cache
 from phast.errors import FitError, InputError
 
 DISTRIBUTION = "phast-physics"
-_LARGEST_CACHE = 2**30  # bytes of compiled programs; the ones that were used last stay
+_LARGEST_CACHE = 2**30  # bytes
 
 
 class Commands(AbstractCommands):
@@ -29,7 +29,10 @@ class Commands(AbstractCommands):
 
 
 app = group(
-    "phast", Commands, "Learn port-Hamiltonian models from positions alone: forecast the system, recover its physics."
+    "phast",
+    Commands,
+    "Learn port-Hamiltonian models from positions alone: forecast the system, recover its physics.\n\n"
+    "Compiled programs are kept in `~/.cache/phast` for later calls, 1 GB at most; `PHAST_CACHE` names another folder.",
 )
 
 
@@ -53,7 +56,6 @@ def main() -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # what XLA has to say is about itself
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(cache_directory() / "xla"))
-    os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_LARGEST_CACHE))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
     warnings.showwarning = _warn
     try:
@@ -61,6 +63,9 @@ def main() -> None:
     except (InputError, FitError) as error:
         print(f"phast: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
+    finally:
+        if "jax" in sys.modules:  # else nothing was compiled
+            limit_cache(cache_directory(), _LARGEST_CACHE)
 
 
 def _warn(message, category, filename, lineno, file=None, line=None) -> None:

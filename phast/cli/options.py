@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import os
 import sys
 import tempfile
 import typing
@@ -15,6 +16,7 @@ import typer
 
 import phast
 from phast.cli.console import note
+from phast.dynamics.names import SYSTEM_NAMES
 from phast.errors import InputError
 from phast.fitting import words
 
@@ -102,8 +104,7 @@ class Columns(Options):
         """The files as one recording; ``known`` are a model's columns, for options that were not given."""
         said = self.named()
         known = {name: value for name, value in (known or {}).items() if not (name == "time" and "dt" in said)}
-        sources = [_standard_input() if name == "-" else name for name in files]
-        recording = phast.read(sources[0] if len(sources) == 1 else sources, **(known | said))
+        recording = _read(files, known | said)
         for remark in () if silent else recording.notes:
             note(remark)
         if self.start is None and self.stop is None:
@@ -113,11 +114,17 @@ class Columns(Options):
         )
 
 
-def _standard_input() -> str:
-    """Standard input as a file."""
-    with tempfile.NamedTemporaryFile(suffix=".csv", delete=False) as file:
-        file.write(sys.stdin.buffer.read())
-    return file.name
+def _read(files: Sequence[str], named: dict[str, Any]) -> "Recording":
+    """Files, of which '-' is a CSV file that comes through the pipe."""
+    if "-" not in files:
+        return phast.read(files[0] if len(files) == 1 else list(files), **named)
+    with tempfile.TemporaryDirectory() as folder:
+        piped = Path(folder) / "stdin.csv"
+        piped.write_bytes(sys.stdin.buffer.read())
+        try:
+            return _read([str(piped) if name == "-" else name for name in files], named)
+        except InputError as error:
+            raise InputError(str(error).replace(f"'{piped}'", "standard input")) from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +166,7 @@ class Asked(Options):
     def check(self) -> None:
         """Refuse unknown words before anything is loaded."""
         words.check(self.potential, self.mass, self.damping, self.regime)
+        words.check_port(self.port)
 
     def structure(self) -> "phast.Structure":
         return phast.Structure(**dataclasses.asdict(self))
@@ -196,9 +204,9 @@ def model_path(path: Path) -> Path:
 
 
 def is_model(source: str) -> bool:
-    """Whether this names a model that exists."""
+    """Whether this names a model: a file or a folder of one."""
     path = Path(source)
-    return path.suffix == ".phast" or (path / MODEL_FILE).is_file()
+    return path.suffix == ".phast" or (path / MODEL_FILE).is_file() or source.endswith(("/", os.sep))
 
 
 def existing_model(path: Path) -> Path:
@@ -216,7 +224,7 @@ def existing_files(files: Sequence[str]) -> None:
             continue
         if Path(name).is_dir():
             raise InputError(f"'{name}' is a folder: name the files in it")
-        if not Path(name).suffix and name in phast.SYSTEMS:
+        if not Path(name).suffix and name in SYSTEM_NAMES:
             raise InputError(
                 f"'{name}' is a system, not a file: simulate it first, `phast simulate {name} -o {name}.csv`"
             )

@@ -7,7 +7,7 @@ import typer
 
 from phast.cli.console import watching
 from phast.cli.options import Columns, model_and_recording
-from phast.data.files import check_ending
+from phast.data.files import check_target
 
 PANEL = "Physics"
 EXAMPLE = "phast report swing/ swing.csv -o swing.html"
@@ -21,7 +21,7 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no notes and no result.")] = False,
 ) -> None:
     """Write one HTML page: how well a model fits a recording, its forecasts, its coefficients."""
-    check_ending(output, (".html", ".htm"))
+    check_target(output, (".html", ".htm"))
     fitted, recording = model_and_recording(model_file, files, columns, silent=quiet)
     with watching("report", quiet=quiet) as progress:
         fitted.report(output, recording, progress=progress)

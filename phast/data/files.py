@@ -42,13 +42,12 @@ def write_atomically(path: str | os.PathLike, content: bytes) -> Path:
 
 
 def check_writable(folder: str | os.PathLike) -> None:
-    """Refuse a folder that could not be written into, before anything is computed for it."""
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write into {folder}: {error.strerror}") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
+    """Refuse a folder that could not be made or written into, before anything is computed for it."""
+    folder = Path(folder).absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise InputError(f"cannot write into {folder}: {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"cannot write into {folder}: Permission denied")
 
 
@@ -59,8 +58,30 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "phast"
 
 
+def limit_cache(folder: Path, size: int) -> None:
+    """Remove the files that were used longest ago, until all take no more than ``size`` bytes."""
+    files = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # another process cleans up too
+            if path.is_file():
+                found = path.stat()
+                files.append((max(found.st_atime, found.st_mtime), found.st_size, path))
+    total = sum(length for _, length, _ in files)
+    for _, length, path in sorted(files):
+        if total <= size:
+            return
+        with contextlib.suppress(OSError):
+            path.unlink()
+        total -= length
+
+
 TABLES = (".csv", ".parquet", ".npz")
 FIGURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".eps", ".webp", ".tif", ".tiff")
+
+
+def check_target(path: str | os.PathLike, endings: Sequence[str]) -> None:
+    """Refuse a file of another ending, or where nothing can be written, before anything is computed for it."""
+    check_writable(check_ending(path, endings).parent)
 
 
 def check_ending(path: str | os.PathLike, endings: Sequence[str]) -> Path:

@@ -31,7 +31,6 @@ from phast.data.trajectories import (
     as_parts,
     beside_positions,
     from_arrays,
-    long_table,
     refuse_turns,
     stored_arrays,
 )
@@ -138,7 +137,7 @@ def _opened(path: Path, dt: float | None) -> tuple[Table, float | None]:
 def _stored(arrays: dict[str, np.ndarray], dt: float | None) -> tuple[Table, float | None]:
     """Saved trajectories, or columns: one per array (T,), and name1, name2, … of an array (T, n)."""
     if "q" in arrays and arrays["q"].ndim == 3:
-        return from_frame(long_table(from_arrays(arrays, dt))), None
+        return from_frame(from_arrays(arrays, dt).to_frame()), None
     columns = {}
     for name, array in arrays.items():
         if array.ndim == 2:
@@ -157,7 +156,7 @@ def _stored(arrays: dict[str, np.ndarray], dt: float | None) -> tuple[Table, flo
 
 def _tabled(source: Any, asked: _Asked, dt: float | None) -> tuple[Table, float | None]:
     if isinstance(source, Trajectories):
-        return from_frame(long_table(source)), dt
+        return from_frame(source.to_frame()), dt
     if isinstance(source, pd.DataFrame):
         return from_frame(source.reset_index() if any(source.index.names) else source), dt
     parts = as_parts(source)

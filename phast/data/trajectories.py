@@ -123,6 +123,18 @@ class Trajectories:
         """What was recorded, by name."""
         return {name: x for name in _ARRAYS if (x := getattr(self, name)) is not None}
 
+    def to_frame(self) -> pd.DataFrame:
+        """One row per sample; uneven steps show in its times."""
+        names = self.manifold.names
+        headings = {"q": self.manifold.coordinates} | {x: [f"{x}({name})" for name in names] for x in "pv"}
+        if self.u is not None:
+            headings["u"] = [f"u({i + 1})" for i in range(self.u.shape[2])]
+        table = {"trajectory": np.repeat(np.arange(len(self)), self.length), "t": self.times.ravel()}
+        for x in headings:
+            if (values := getattr(self, x)) is not None:
+                table |= dict(zip(headings[x], values.reshape(-1, values.shape[2]).T, strict=True))
+        return pd.DataFrame(table)
+
     def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> "Trajectories":
         return dataclasses.replace(self, **{name: change(x) for name, x in self.arrays().items()})
 
@@ -256,9 +268,9 @@ def save_trajectories(data: Trajectories, path: str | os.PathLike) -> None:
             arrays: dict[str, Any] = {"dt": data.dt, "coordinates": np.array(data.manifold.coordinates)} | data.arrays()
             np.savez(file, **arrays)
         elif suffix == ".csv":
-            long_table(data).to_csv(file, index=False)
+            data.to_frame().to_csv(file, index=False)
         else:
-            long_table(data).to_parquet(file, index=False)
+            data.to_frame().to_parquet(file, index=False)
 
 
 def load_trajectories(
@@ -280,19 +292,6 @@ def _suffix(path: Path) -> str:
     if path.suffix not in (".csv", ".parquet", ".npz"):
         raise InputError(f"'{path}': the ending must be .csv, .parquet or .npz, not '{path.suffix}'")
     return path.suffix
-
-
-def long_table(data: Trajectories) -> pd.DataFrame:
-    """One row per sample; uneven steps show in its times."""
-    names = data.manifold.names
-    headings = {"q": data.manifold.coordinates} | {x: [f"{x}({name})" for name in names] for x in "pv"}
-    if data.u is not None:
-        headings["u"] = [f"u({i + 1})" for i in range(data.u.shape[2])]
-    table = {"trajectory": np.repeat(np.arange(len(data)), data.length), "t": data.times.ravel()}
-    for x in headings:
-        if (values := getattr(data, x)) is not None:
-            table |= dict(zip(headings[x], values.reshape(-1, values.shape[2]).T, strict=True))
-    return pd.DataFrame(table)
 
 
 def beside_positions(headings: Sequence[str]) -> dict[str, list[str]]:

@@ -6,7 +6,6 @@ damping is judged against ``system.port_hamiltonian.damping``. All constants are
 trainable parameter.
 """
 
-import difflib
 import math
 from collections.abc import Callable
 from typing import Literal
@@ -22,6 +21,7 @@ from phast.components.mass import AbstractMass, ArmMass, CartPoleMass, ConstantM
 from phast.components.potential import ArmGravity, Cosine, Gravity, HeatExchange, LennardJones, Quadratic
 from phast.data.manifold import Manifold
 from phast.dynamics.hamiltonian import AbstractDynamics, PortHamiltonian
+from phast.dynamics.names import check_system
 from phast.errors import InputError
 
 Regime = Literal["KNOWN", "PARTIAL", "UNKNOWN"]
@@ -358,11 +358,7 @@ SYSTEMS: dict[str, System] = {entry.name: entry for entry in _TABLE}
 
 def system(name: str) -> System:
     """The system called ``name``."""
-    if name in SYSTEMS:
-        return SYSTEMS[name]
-    near = difflib.get_close_matches(name, SYSTEMS, n=1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    raise InputError(f"unknown system '{name}': {hint}`phast systems` lists all")
+    return SYSTEMS[check_system(name)]
 
 
 def black_box(

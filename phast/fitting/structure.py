@@ -39,6 +39,7 @@ from phast.fitting.words import (
     check_potential,
     check_regime,
     numbers_in,
+    rows_in,
     strength_in,
     words_in,
 )
@@ -260,7 +261,7 @@ def _rows(wanted: Any, data: Trajectories) -> tuple | str | None:
         return None
     if isinstance(wanted, str) and wanted == "learned":
         return "learned"
-    rows = [numbers_in(row, f"port '{wanted}'") for row in wanted.split(";")] if isinstance(wanted, str) else wanted
+    rows = rows_in(wanted) if isinstance(wanted, str) else wanted
     try:
         rows = np.asarray(rows, dtype=float)
     except (TypeError, ValueError):  # ragged, or words

@@ -10,6 +10,7 @@ REGIMES = ("known", "partial", "unknown")
 MASSES = ("learned", "links", "joints")
 DAMPINGS = ("viscous", "coulomb", "quadratic", "free", "none")
 POTENTIALS = ("cosine", "quadratic", "chain")
+PORTS = ("identity", "learned")
 
 
 def words_in(text: str) -> list[str]:
@@ -56,6 +57,18 @@ def numbers_in(text: str, what: str) -> tuple[float, ...]:
     if not np.isfinite(values).all():
         raise InputError(f"{what}: '{text}' is not a finite number")
     return values
+
+
+def check_port(text: str | None) -> None:
+    """Refuse what is neither a word for a port nor rows of numbers."""
+    if text not in (None, *PORTS):
+        rows_in(text)
+
+
+def rows_in(text: str) -> list[tuple[float, ...]]:
+    return [
+        numbers_in(row, f"port '{text}' (rows such as '1,0;0,1', or {', '.join(PORTS)})") for row in text.split(";")
+    ]
 
 
 def check(potential: str | None, mass: str, damping: str | None, regime: str | None) -> None:

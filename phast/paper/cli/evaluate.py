@@ -9,6 +9,7 @@ import phast
 from phast import paper
 from phast.cli.console import JsonSink, print_table
 from phast.cli.options import Shown
+from phast.dynamics.names import check_system
 from phast.errors import InputError
 from phast.paper.cli.runs import listed
 from phast.paper.progress import training
@@ -30,6 +31,7 @@ def command(
     float64: Annotated[bool, typer.Option("--float64", help="Compute in double precision.")] = False,
 ) -> None:
     """Train and judge models on a system by the paper's protocol, beside the published numbers."""
+    check_system(name)
     chosen, way = phast.system(name), paper.experiments.preset(preset)
     names = listed(model, ())
     if not names:

@@ -8,6 +8,7 @@ import phast
 from phast import paper
 from phast.cli.console import JsonSink, print_table
 from phast.cli.options import Shown
+from phast.dynamics.names import check_system
 
 PANEL = "Runs"
 EXAMPLE = "phast paper models --on cartpole-windy"
@@ -18,6 +19,7 @@ def command(
     on: Annotated[str, typer.Option(help="The system for which parameters are counted.")] = "pendulum-windy",
 ) -> None:
     """List the models and their trainable parameters."""
+    check_system(on)
     counts = paper.models.parameter_counts(phast.system(on))
     rows = [
         {"name": name, "parameters": counts[name], "about": (build.__doc__ or "").strip().splitlines()[0]}

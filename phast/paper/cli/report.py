@@ -7,7 +7,7 @@ import typer
 
 from phast import paper
 from phast.cli.console import sections
-from phast.data.files import check_ending
+from phast.data.files import check_target
 
 PANEL = "Tables and figures"
 EXAMPLE = "phast paper report --system pendulum-windy -o results.html"
@@ -20,7 +20,7 @@ def command(
     trajectories: Annotated[int, typer.Option(min=1, max=200, help="Test trajectories to draw per system.")] = 3,
 ) -> None:
     """Write one HTML page of all results, with every model beside its record."""
-    check_ending(output, (".html", ".htm"))
+    check_target(output, (".html", ".htm"))
     pages = paper.results_page
     with paper.experiments.precision(True):  # holds the models of either precision
         runs = pages.collect(results, system_names or ())

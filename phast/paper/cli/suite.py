@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-import phast
 from phast import paper
 from phast.cli.console import JsonSink
 from phast.cli.options import Shown
+from phast.dynamics.names import check_system
 from phast.errors import InputError
 from phast.paper.cli.runs import Runs, listed, report_failures
 
@@ -29,12 +29,12 @@ def command(
     status: Annotated[bool, typer.Option("--status", help="Only say what is there and what all would cost.")] = False,
 ) -> None:
     """Run systems × models × seeds, one small record each. Killed and started again, it goes on where it was."""
+    for name in [] if system == "all" else listed(system, ()):
+        check_system(name)
     tables, way = paper.tables, paper.experiments.preset(preset)
     systems = listed(None if system == "all" else system, tables.BENCHMARKS)
     default = (*tables.REGIMES, *tables.BASELINES) if way.has_epochs else tables.REGIMES
     names = listed(None if model == "all" else model, default)
-    for name in systems:
-        phast.system(name)
     for name in names:
         way.maker(name)
     if not systems or not names:

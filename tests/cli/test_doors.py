@@ -1,0 +1,103 @@
+"""What is wrong in the words of a command is said in one line before JAX is loaded."""
+
+import io
+import json
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from phast.dynamics.names import SYSTEM_NAMES
+from phast.dynamics.systems import SYSTEMS
+
+FIT = "fit {data} --positions q:angle:deg -o {new}/model.phast"
+MISTAKES = {
+    "fit {data} --positions theta -o {new}/": "no column 'theta': the columns are t, q",
+    "fit {data} --time clock -o {new}/": "no column 'clock'",
+    "fit nothing.csv -o {new}/": "no such file",
+    "fit rlc -o {new}/": "simulate it first",
+    f"{FIT} --potential cos": "did you mean 'cosine'?",
+    f"{FIT} --damping sticky": "unknown damping 'sticky'",
+    f"{FIT} --mass heavy": "'heavy' is not a number",
+    f"{FIT} --port 1,x": "'1,x' is not a number",
+    f"{FIT} --context soon": "'soon' is no duration",
+    f"{FIT} --window 10 --method gradient": "--window belongs to --method second-order",
+    f"{FIT} --epochs 3": "--epochs belongs to --method gradient",
+    f"{FIT} --method gradient --bound tight": "--bound 'tight': give a number",
+    f"{FIT} --json {{data}}/x.json": "is a file",
+    "fit {data} --positions q:angle:deg -o {data}/model.phast": "is a file",
+    "forecast {new}/ {data}": "no model '{new}': make one with `phast fit DATA.csv -o {new}`",
+    "forecast {new}/ {data} -o x.txt": "the ending must be .csv, .parquet or .npz",
+    "forecast {new}/ {data} --plot x.xyz": "the ending must be .png",
+    "forecast {new}/ {data} --horizon soon": "'soon' is no duration",
+    "identify {new}/": "no model '{new}'",
+    "identify {data} --potential cos --positions q:angle": "did you mean 'cosine'?",
+    "filter {new}/ {data} -o x.xls": "the ending must be .csv",
+    "report {new}/ {data} -o x.pdf": "the ending must be .html",
+    "simulate pendulum-widny -o {new}/x.csv": "did you mean 'pendulum-windy'?",
+    "simulate rlc -o x.txt": "the ending must be .csv",
+    "paper evaluate rcl": "did you mean 'rlc'?",
+    "paper suite --system rcl": "did you mean 'rlc'?",
+    "paper report -o x.txt": "the ending must be .html",
+}
+_ALL = """
+    import contextlib, io, json, sys
+    from phast.cli.main import main
+
+    answers = []
+    for words in json.load(sys.stdin):
+        sys.argv, said = ["phast", *words.split()], io.StringIO()
+        with contextlib.redirect_stderr(said):
+            try:
+                main()
+            except SystemExit as stop:
+                answers.append([stop.code, said.getvalue(), "jax" in sys.modules])
+    print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("doors") / "swing.csv"
+    t = 0.02 * np.arange(100)
+    pd.DataFrame({"t": t, "q": 30.0 * np.cos(3.0 * t)}).to_csv(path, index=False)
+    return path
+
+
+def test_mistakes_are_said_before_jax_is_loaded(data, environment, tmp_path):
+    """All in one process: each must leave it without JAX for the next, and the disk as it was."""
+    places = {"data": data, "new": tmp_path / "new"}
+    told = json.dumps([words.format(**places) for words in MISTAKES])
+    command = [sys.executable, "-c", textwrap.dedent(_ALL)]
+    done = subprocess.run(command, input=told, capture_output=True, text=True, env=environment, timeout=100)
+    answers = json.loads(done.stdout)
+    for (words, said), (code, error, jax) in zip(MISTAKES.items(), answers, strict=True):
+        assert (code, len(error.splitlines()), jax) == (2, 1, False), (words, error)
+        assert said.format(**places) in error, (words, error)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_loads_no_jax(environment):
+    code = "import sys; from phast.cli.main import app; app(standalone_mode=False); assert 'jax' not in sys.modules"
+    for words in ([], ["paper"], ["fit"]):
+        run = [sys.executable, "-c", code, *words, "--help"]
+        done = subprocess.run(run, capture_output=True, text=True, env=environment, timeout=100)
+        assert done.returncode == 0 and "Usage" in done.stdout, done.stderr
+
+
+def test_the_names_of_the_systems_are_those_of_the_simulators():
+    assert tuple(SYSTEMS) == SYSTEM_NAMES
+
+
+def test_standard_input_and_output(run, tmp_path, monkeypatch):
+    """A simulation goes through a pipe, and no file of it stays behind."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code, table, _ = run("simulate", "spring-mass", "--count", 1, "--length", 20, "-o", "-")
+    assert code == 0 and table.splitlines()[0] == "trajectory,t,x,p(x),v(x)" and len(table.splitlines()) == 21
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(table.encode())))
+    code, _, error = run("fit", "-", "--positions", "y", "-o", tmp_path / "model.phast")
+    assert code == 2 and error.startswith("phast: standard input: no column 'y'"), error
+    assert list(tmp_path.iterdir()) == []
