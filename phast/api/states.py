@@ -18,7 +18,7 @@ from phast.report.text import counted, figure
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Piece:
+class FilteredPiece:
     """States along one uninterrupted stretch, from every measurement so far.
 
     ``covariance`` is of (q, p); ``innovation`` is by how much each measurement differed from its prediction.
@@ -36,7 +36,7 @@ class Piece:
 class States:
     """Positions and momenta of a recording as a model filters them, piece by piece."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FilteredPiece, ...]
     units: Units
 
     @classmethod
@@ -45,7 +45,7 @@ class States:
         units = recording.units
         twice = np.tile(units.factors, 2)
         pieces = (
-            Piece(
+            FilteredPiece(
                 piece.label,
                 piece.t,
                 units.to_file(each.q),

@@ -8,7 +8,7 @@ import typer
 
 import phast
 from phast.cli.console import JsonSink, watching
-from phast.cli.options import Asked, Columns, Shown, existing_files, model_path
+from phast.cli.options import Columns, Shown, StructureOptions, existing_files, model_path
 from phast.data.durations import check_duration
 from phast.data.files import check_writable
 from phast.errors import InputError
@@ -45,7 +45,7 @@ def command(
     files: Annotated[list[str], typer.Argument(metavar="DATA", help="Files of positions, or '-' for standard input.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The model to write: a .phast file or a folder.")],
     columns: Columns,
-    asked: Asked,
+    asked: StructureOptions,
     shown: Shown,
     method: Annotated[
         Literal["second-order", "gradient"],

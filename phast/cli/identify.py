@@ -7,7 +7,15 @@ import typer
 
 import phast
 from phast.cli.console import JsonSink, check_figure, watching
-from phast.cli.options import Asked, Columns, Shown, existing_files, existing_model, is_model, model_and_recording
+from phast.cli.options import (
+    Columns,
+    Shown,
+    StructureOptions,
+    existing_files,
+    existing_model,
+    is_model,
+    model_and_recording,
+)
 from phast.errors import InputError
 
 PANEL = "Physics"
@@ -17,7 +25,7 @@ EXAMPLE = "phast identify swing/ swing.csv --plot fields.png"
 def command(
     source: Annotated[str, typer.Argument(metavar="MODEL|DATA", help="A fitted model, or a file of positions to fit.")],
     columns: Columns,
-    asked: Asked,
+    asked: StructureOptions,
     shown: Shown,
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[DATA]", help="Files to look at fields and energy along.")

@@ -128,7 +128,7 @@ def _read(files: Sequence[str], named: dict[str, Any]) -> "Recording":
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked(Options):
+class StructureOptions(Options):
     """What to look for, in words."""
 
     potential: Annotated[

@@ -14,9 +14,9 @@ from phast.paper.tables import (
     REGIMES,
     AbstractTable,
     Costs,
+    ModelTable,
     Row,
     Summary,
-    Table,
     Tools,
 )
 
@@ -27,15 +27,15 @@ _RECOVERY = ("damping_r2", "damping_mae")
 _ENERGY = ("rollout_energy_budget_resid_h100", "rollout_passivity_violations_h100")
 
 
-def _forecasts(name: str, title: str, *systems: str, metrics: tuple[str, ...] = _ROLLOUT) -> Table:
+def _forecasts(name: str, title: str, *systems: str, metrics: tuple[str, ...] = _ROLLOUT) -> ModelTable:
     """Three regimes and seven baselines by the paper's recipe, and the three regimes by ours."""
     paper = [Row(Experiment(s, m)) for s in systems for m in (*REGIMES, *BASELINES)]
     sharp = [Row(Experiment(s, m, "sharp"), f"{m} (sharp)") for s in systems for m in REGIMES]
     ordered = sorted([*paper, *sharp], key=lambda row: systems.index(row.experiment.system))
-    return Table(name, title, tuple(ordered), metrics)
+    return ModelTable(name, title, tuple(ordered), metrics)
 
 
-def _next_steps(name: str, title: str, system: str) -> Table:
+def _next_steps(name: str, title: str, system: str) -> ModelTable:
     return _forecasts(name, title, system, metrics=("mse", "next_step_after_burn_in"))
 
 
@@ -45,8 +45,8 @@ def _varied(
     rows: dict[str, Experiment],
     metrics: tuple[str, ...] = (*_ROLLOUT, *_RECOVERY, *_ENERGY),
     seeds: int = 3,
-) -> Table:
-    return Table(name, title, tuple(Row(experiment, label) for label, experiment in rows.items()), metrics, seeds)
+) -> ModelTable:
+    return ModelTable(name, title, tuple(Row(experiment, label) for label, experiment in rows.items()), metrics, seeds)
 
 
 def _partial(preset: str = "paper", **variation) -> Experiment:
@@ -64,7 +64,7 @@ def _caps(preset: str, *bounds: float | None) -> dict[str, Experiment]:
 
 
 _PAPER = (
-    Table(
+    ModelTable(
         "overview",
         "Overview, panel (D): three windy systems, the true M(q) where the mass varies",
         tuple(
@@ -77,7 +77,7 @@ _PAPER = (
     ),
     _forecasts("cartpole", "Cart-Pole (q-only): rollouts of 100 steps", "cartpole-windy"),
     Summary("suite-summary", "Suite summary: thirteen q-only benchmarks"),
-    Table(
+    ModelTable(
         "windy-identifiability",
         "Windy Pendulum (q-only): identifiability and energy consistency",
         tuple(Row(Experiment(_WINDY, model)) for model in (*REGIMES, *BASELINES)),
@@ -166,14 +166,14 @@ _AS_IS, _SHORTER = ("paper", {}), ("paper-20", {})
 
 _OURS = (
     Costs("suite-cost", "What the suite costs: thirteen benchmarks, ten models, five seeds, the paper's recipe"),
-    Table(
+    ModelTable(
         "baseline-angles",
         "Baselines that see an angle as (sin, cos) instead of one wrapped number, on Windy Pendulum",
         tuple(Row(Experiment(_WINDY, model, variation=(("features", "sincos"),)), model) for model in BASELINES),
         _ROLLOUT,
         seeds=1,
     ),
-    Table(
+    ModelTable(
         "why-better",
         "Why our KNOWN forecasts better than the published one: what the paper leaves open, one choice at a time",
         tuple(
@@ -189,7 +189,7 @@ _OURS = (
         ("rollout_theta_wrap_mse_h100", "rollout_takeover_theta_wrap_mse_h100", "damping_r2", "timestep_ratio"),
         seeds=3,
     ),
-    Table(
+    ModelTable(
         "why-worse",
         "Why our VPT and LinOSS are worse than published on some: the gain of the attention, the discretisation",
         tuple(
@@ -206,7 +206,7 @@ _OURS = (
         ("mse", "next_step_after_burn_in"),
         seeds=1,
     ),
-    Table(
+    ModelTable(
         "why-baselines",
         "Why some baselines differ from the published ones: angles that run on, a step added to q, fewer epochs",
         tuple(
@@ -231,27 +231,27 @@ _OURS = (
         (*_ROLLOUT[:2], "mse"),
         seeds=1,
     ),
-    Table(
+    ModelTable(
         "windy-sharp",
         "Windy Pendulum (q-only) by the sharp preset, beside the same published numbers",
         tuple(Row(Experiment(_WINDY, model, "sharp")) for model in REGIMES),
         ("rollout_theta_wrap_mse_h100", "rollout_theta_wrap_mse_h100_median", *_RECOVERY),
     ),
-    Table(
+    ModelTable(
         "windy-noise",
         "Windy Pendulum by the sharp preset with noise on training data and contexts",
         tuple(Row(Experiment(_WINDY, "phast-partial", "sharp", noise)) for noise in (0.01, 0.05)),
         ("rollout_theta_wrap_mse_h100", "rollout_theta_wrap_mse_h100_median", *_RECOVERY),
         seeds=3,
     ),
-    Table(
+    ModelTable(
         "sharp-mechanical",
         "The other mechanical benchmarks by the sharp preset: rollouts of 100 steps",
         tuple(Row(Experiment(s, m, "sharp")) for s in MECHANICAL if s != _WINDY for m in REGIMES),
         tuple(metric for pair in zip(_ROLLOUT, _MEDIANS, strict=True) for metric in pair),
         seeds=5,
     ),
-    Table(
+    ModelTable(
         "sharp-others",
         "The five non-mechanical benchmarks by the sharp preset: the published error is that of all next steps",
         tuple(Row(Experiment(s, m, "sharp")) for s in OTHERS for m in REGIMES),
@@ -279,7 +279,7 @@ NOT_YET: dict[str, str] = {
 }
 
 
-def table(name: str) -> AbstractTable:
+def table_named(name: str) -> AbstractTable:
     """The table called ``name``."""
     if name not in TABLES:
         raise InputError(f"unknown table '{name}': choose one of {', '.join(TABLES)}")

@@ -20,6 +20,7 @@ from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.systems import System
 from phast.estimation.forecaster import AbstractForecaster, AbstractIdentifiable, autoregressive, roll_out
+from phast.estimation.moving_horizon import unwrapped
 from phast.paper.metrics import damping_diagonal
 from phast.report.page import rounded
 
@@ -50,7 +51,7 @@ def scene(system: System, test: Trajectories, count: int) -> Scene:
 
 def true_curves(shown: Scene) -> Curves:
     """The truth, from the first sample of the context."""
-    return _curves(shown, _unwrapped(shown.manifold, jnp.asarray(shown.q[: shown.count], dtype=float)), shown.truth)
+    return _curves(shown, _continued(shown, jnp.asarray(shown.q[: shown.count], dtype=float)), shown.truth)
 
 
 def model_curves(shown: Scene, model: AbstractForecaster) -> Curves:
@@ -61,7 +62,7 @@ def model_curves(shown: Scene, model: AbstractForecaster) -> Curves:
     """
     q = jnp.asarray(shown.q, dtype=float)
     future = roll_out(autoregressive, in_working_precision(model), q[:, :CONTEXT], HORIZON)
-    whole = _unwrapped(shown.manifold, jnp.concatenate([q[:, :CONTEXT], future], axis=1)[: shown.count])
+    whole = _continued(shown, jnp.concatenate([q[:, :CONTEXT], future], axis=1)[: shown.count])
     return _curves(
         shown, whole[:, CONTEXT - 1 :], model.learned_system() if isinstance(model, AbstractIdentifiable) else None
     )
@@ -88,6 +89,6 @@ def _damping_along(physics: PortHamiltonian, lines: Float[np.ndarray, "n points 
     return np.moveaxis(np.asarray(diagonals(jnp.asarray(lines, dtype=float))), 1, 2)
 
 
-def _unwrapped(manifold: Manifold, path: Float[Array, "N T n"]) -> Float[Array, "N T n"]:
-    steps = manifold.difference(path[:, 1:], path[:, :-1])
-    return path[:, :1] + jnp.concatenate([jnp.zeros_like(path[:, :1]), jnp.cumsum(steps, axis=1)], axis=1)
+def _continued(shown: Scene, paths: Float[Array, "N T n"]) -> Float[Array, "N T n"]:
+    """The same paths, their angles without jumps."""
+    return jax.vmap(lambda path: unwrapped(shown.manifold, path))(paths)

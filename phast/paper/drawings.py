@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from phast.paper.tables import AbstractTable
 
 
-class Asked(NamedTuple):
+class Reproduction(NamedTuple):
     """What was said of all tables and figures alike."""
 
     runs: Runs
@@ -44,7 +44,7 @@ class Asked(NamedTuple):
             raise InputError("this figure is measured anew each time and has no records: leave --records-only out")
 
 
-Make = Callable[[Asked, Path], list[str]]
+Make = Callable[[Reproduction, Path], list[str]]
 
 
 class Figure(NamedTuple):
@@ -55,8 +55,8 @@ class Figure(NamedTuple):
 
 
 def _gallery(draw_name: str) -> Make:
-    def make(asked: Asked, target: Path) -> list[str]:
-        runs = paper.catalogue.table("overview")
+    def make(asked: Reproduction, target: Path) -> list[str]:
+        runs = paper.catalogue.table_named("overview")
         runs = runs.quick() if asked.quick else runs
         failures = asked._replace(seeds=1).run(runs, models=True)
         with paper.experiments.precision(True):
@@ -67,13 +67,13 @@ def _gallery(draw_name: str) -> Make:
     return make
 
 
-def _primitives(asked: Asked, target: Path) -> list[str]:
+def _primitives(asked: Reproduction, target: Path) -> list[str]:
     asked.need_no_records()
     speed_benchmarks().run_bench(["primitives"], json_path=None, plot=target)
     return []
 
 
-def _velocity_study(asked: Asked, target: Path) -> list[str]:
+def _velocity_study(asked: Reproduction, target: Path) -> list[str]:
     asked.need_no_records()
     with paper.experiments.precision(True):
         windy = phast.system("pendulum-windy")
@@ -85,7 +85,7 @@ def _velocity_study(asked: Asked, target: Path) -> list[str]:
     return []
 
 
-def _noise_study(asked: Asked, target: Path) -> list[str]:
+def _noise_study(asked: Reproduction, target: Path) -> list[str]:
     studies, results = paper.studies, asked.runs.results
     with paper.experiments.precision(True):
         windy, levels = phast.system("pendulum-windy"), studies.LEVELS[::3] if asked.quick else studies.LEVELS
@@ -117,7 +117,7 @@ def noise_rows(curves: dict[str, dict[float, float]], levels: Iterable[float]) -
 
 
 def _measured(name: str) -> Make:
-    def make(asked: Asked, target: Path) -> list[str]:
+    def make(asked: Reproduction, target: Path) -> list[str]:
         asked.need_no_records()
         if asked.data is None:
             raise InputError(f"{name} is made from measured recordings, which are not in the repository: --data FOLDER")

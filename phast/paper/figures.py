@@ -38,7 +38,7 @@ _STYLES = {
 }
 
 
-class Shown(NamedTuple):
+class Drawn(NamedTuple):
     """One test trajectory of a system, and the path, context included, that every model forecasts."""
 
     simulator: System
@@ -103,7 +103,7 @@ def damping_and_energy(results: Path, experiments: Sequence[Experiment]) -> Figu
     return figure
 
 
-def _draw_damping(ax, shown: Shown) -> None:
+def _draw_damping(ax, shown: Drawn) -> None:
     """Each degree of freedom has its own line style; the curves run along the angle that the damping depends on."""
     along = int(np.flatnonzero(shown.test.manifold.circles)[-1])
     angles = np.linspace(-np.pi, np.pi, 201)
@@ -125,7 +125,7 @@ def _draw_damping(ax, shown: Shown) -> None:
     ax.set(xlabel=shown.test.manifold.names[along], ylabel="damping")
 
 
-def _gather(results: Path, experiments: Sequence[Experiment]) -> list[Shown]:
+def _gather(results: Path, experiments: Sequence[Experiment]) -> list[Drawn]:
     gathered = []
     for name in dict.fromkeys(experiment.system for experiment in experiments):
         mine = [experiment for experiment in experiments if experiment.system == name]
@@ -141,7 +141,7 @@ def _gather(results: Path, experiments: Sequence[Experiment]) -> list[Shown]:
         }
         example = _typical(test, futures.get("phast-partial", next(iter(futures.values()))))
         paths = {model: np.concatenate([test.q[example, :CONTEXT], x[example]]) for model, x in futures.items()}
-        gathered.append(Shown(simulator, test, example, models, paths))
+        gathered.append(Drawn(simulator, test, example, models, paths))
     return gathered
 
 
@@ -152,14 +152,14 @@ def _typical(test: Trajectories, futures: Float[np.ndarray, "N H n"]) -> int:
     return int(np.argsort(errors)[len(errors) // 2])
 
 
-def _momenta(shown: Shown, model: str, path: Float[np.ndarray, "T n"]) -> Float[np.ndarray, "T n"]:
+def _momenta(shown: Drawn, model: str, path: Float[np.ndarray, "T n"]) -> Float[np.ndarray, "T n"]:
     forecaster = shown.models[model]
     observer = forecaster.observer if isinstance(forecaster, Phast) else FiniteDifference(shown.test.manifold)
     q = jnp.asarray(path)
     return np.asarray(jax.vmap(shown.physics.momentum)(q, observer.velocities(q, shown.test.dt)))
 
 
-def _energy(shown: Shown, path: Float[np.ndarray, "T n"]) -> Float[np.ndarray, " T-1"]:
+def _energy(shown: Drawn, path: Float[np.ndarray, "T n"]) -> Float[np.ndarray, " T-1"]:
     return np.asarray(energy_trace(shown.physics, shown.test.manifold, jnp.asarray(path), shown.test.dt)[0])
 
 

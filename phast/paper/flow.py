@@ -248,7 +248,7 @@ def good_derivatives(
     likely = choose_smoother(data, noise_scale(data))
     if likely.window <= 7:
         return derive(data, likely, context)
-    seen, unseen = hold_out(data)
+    seen, unseen = first_fifth_held_out(data)
     fit = functools.partial(regress, Library.plain(data.manifold)) if fit is None else fit
 
     def score(smoother: Smoother) -> float:
@@ -278,7 +278,7 @@ def trajectory_errors(
     return np.where(np.isfinite(errors), errors, np.inf)
 
 
-def hold_out(data: Trajectories) -> tuple[Trajectories, Trajectories]:
+def first_fifth_held_out(data: Trajectories) -> tuple[Trajectories, Trajectories]:
     """Four fifths to fit, one to choose by."""
     cut = max(1, len(data) // 5)
     return data.subset(slice(cut, None)), data.subset(slice(0, cut))
@@ -286,7 +286,7 @@ def hold_out(data: Trajectories) -> tuple[Trajectories, Trajectories]:
 
 def divided(data: Trajectories, samples: Samples) -> tuple[Samples, Trajectories]:
     """The samples of the trajectories that are not held out, and the trajectories that are."""
-    unseen = hold_out(data)[1]
+    unseen = first_fifth_held_out(data)[1]
     count = len(unseen) * (len(samples.q) // len(data))
     return Samples(*(x[count:] for x in samples[:3])), unseen
 

@@ -45,7 +45,7 @@ from phast.paper.baselines.sequence import AbstractBlock, Affine, SequenceModel,
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class PaperRow:
     """What the paper gives a model of one system, decoded from its parameter counts.
 
     ``template`` makes the potential of KNOWN and PARTIAL with the scalars that are learned in it; the internal timestep
@@ -81,24 +81,24 @@ def _prey(system: System) -> AbstractPotential:
     return Scaled(Prey(), Positive.starting_at(1.0))
 
 
-ROWS: dict[str, Row] = {
-    "pendulum-conservative": Row(_scaled),
-    "pendulum-damped": Row(_scaled),
-    "pendulum-windy": Row(_scaled),
-    "cartpole-windy": Row(_scaled),
-    "oscillator-conservative": Row(_as_given, silent=True),
-    "oscillator-damped": Row(_as_given, silent=True),
-    "double-pendulum-conservative": Row(_scaled, harmonics=0, silent=True),
-    "double-pendulum-damped": Row(_scaled, harmonics=0, silent=True),
-    "rlc": Row(_stiffness, learned_timestep=True),
-    "lennard-jones-3": Row(_well, learned_timestep=True),
-    "heat-exchange": Row(_stiffness, learned_timestep=True),
-    "n-body-3": Row(_scaled, learned_timestep=True),
-    "predator-prey": Row(_prey, learned_timestep=True),
+ROWS: dict[str, PaperRow] = {
+    "pendulum-conservative": PaperRow(_scaled),
+    "pendulum-damped": PaperRow(_scaled),
+    "pendulum-windy": PaperRow(_scaled),
+    "cartpole-windy": PaperRow(_scaled),
+    "oscillator-conservative": PaperRow(_as_given, silent=True),
+    "oscillator-damped": PaperRow(_as_given, silent=True),
+    "double-pendulum-conservative": PaperRow(_scaled, harmonics=0, silent=True),
+    "double-pendulum-damped": PaperRow(_scaled, harmonics=0, silent=True),
+    "rlc": PaperRow(_stiffness, learned_timestep=True),
+    "lennard-jones-3": PaperRow(_well, learned_timestep=True),
+    "heat-exchange": PaperRow(_stiffness, learned_timestep=True),
+    "n-body-3": PaperRow(_scaled, learned_timestep=True),
+    "predator-prey": PaperRow(_prey, learned_timestep=True),
     # Not a row of the paper: V anchors the scale, so that this pendulum's mass can be learned.
-    "pendulum-unknown-mass": Row(_as_given, mass=lambda system: ConstantMass(Positive.starting_at(1.0))),
+    "pendulum-unknown-mass": PaperRow(_as_given, mass=lambda system: ConstantMass(Positive.starting_at(1.0))),
 }
-_OTHER = Row(_as_given, mass=lambda system: system.port_hamiltonian.mass)
+_OTHER = PaperRow(_as_given, mass=lambda system: system.port_hamiltonian.mass)
 
 
 def phast_known(
@@ -182,7 +182,7 @@ def full_state(model: Phast, *, learned_timestep: bool = True) -> Core:
     return eqx.tree_at(lambda core: core.transition.timestep, model.core, timestep)
 
 
-def row_of(system: System) -> Row:
+def row_of(system: System) -> PaperRow:
     """What the paper gives a model of this system."""
     if not isinstance(system.dynamics, PortHamiltonian) and system.name not in ROWS:
         raise InputError(f"'{system.name}' gives no potential or mass to build on: use models.unknown(…) for it")
@@ -194,7 +194,7 @@ def true_damping(system: System) -> AbstractDamping:
     return system.dynamics.damping if isinstance(system.dynamics, PortHamiltonian) else ConstantDamping(0.0)
 
 
-def _timestep(system: System, row: Row, *, learned_timestep: bool | None = None, substeps: int = 1) -> Timestep:
+def _timestep(system: System, row: PaperRow, *, learned_timestep: bool | None = None, substeps: int = 1) -> Timestep:
     learned = row.learned_timestep if learned_timestep is None else learned_timestep
     return Timestep(Positive.starting_at(system.dt) if learned else system.dt, substeps)
 

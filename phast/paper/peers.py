@@ -30,7 +30,7 @@ from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.systems import System
 from phast.errors import InputError
 from phast.estimation.forecaster import roll_out, takeover
-from phast.paper.baselines.neural import DhnnField, NeuralField, Units, descend, matching_loss, shooting_loss, windows
+from phast.paper.baselines.neural import DhnnField, NeuralField, Spreads, descend, matching_loss, shooting_loss, windows
 from phast.paper.baselines.regression import FourierDamping, least_squares, linear_friction, sparse
 from phast.paper.compositions import SHARP, composition
 from phast.paper.experiments import Experiment, Record, read_record, write_record
@@ -39,9 +39,9 @@ from phast.paper.flow import (
     Flow,
     Library,
     divided,
+    first_fifth_held_out,
     forecast_score,
     good_derivatives,
-    hold_out,
     thinned,
     trajectory_errors,
 )
@@ -54,7 +54,7 @@ NOISES = (0.0, 0.01, 0.05)
 HORIZON = 100
 
 
-class Fitted(NamedTuple):
+class Learned(NamedTuple):
     """What a fit leaves: forecasts, and the diagonal of D at a configuration where the tool gives one."""
 
     rollout: Callable[[Float[np.ndarray, "B K n"], int], Float[np.ndarray, "B H n"]]
@@ -71,7 +71,7 @@ class AbstractPeer(eqx.Module):
         """What a user would choose before the fit, perhaps by hand: its time is recorded separately."""
 
     @abstractmethod
-    def fit(self, system: System, data: Trajectories, choice: Any, seed: int) -> Fitted:
+    def fit(self, system: System, data: Trajectories, choice: Any, seed: int) -> Learned:
         """Learn from positions; of ``system`` only what the tool may know."""
 
 
@@ -98,7 +98,7 @@ class LeastSquares(AbstractPeer):
     def fit(self, system, data, choice, seed):
         found, law = choice
         field = least_squares(system.port_hamiltonian, law, found.samples)
-        return Fitted(Flow.over(field, found.start, data).rollout, functools.partial(damping_diagonal, field.system))
+        return Learned(Flow.over(field, found.start, data).rollout, functools.partial(damping_diagonal, field.system))
 
 
 class Sindy(AbstractPeer):
@@ -122,7 +122,7 @@ class Sindy(AbstractPeer):
         found, library, threshold = choice
         field = sparse(library, threshold, thinned(found.samples, self.cells // library.size))
         law = functools.partial(linear_friction, field, system.port_hamiltonian.mass)
-        return Fitted(Flow.over(field, found.start, data).rollout, law)
+        return Learned(Flow.over(field, found.start, data).rollout, law)
 
 
 class Dhnn(AbstractPeer):
@@ -138,12 +138,12 @@ class Dhnn(AbstractPeer):
         return good_derivatives(data)
 
     def fit(self, system, data, found, seed):
-        key, units = jax.random.key(seed), Units.of(found.samples)
+        key, units = jax.random.key(seed), Spreads.of(found.samples)
         field = DhnnField.create(data.manifold, units, harmonics=self.harmonics, key=key)
         field, _ = descend(
             field, matching_loss, found.samples[:3], steps=self.steps, batch=self.batch, rate=self.rate, seed=seed
         )
-        return Fitted(Flow.over(field, found.start, data).rollout)
+        return Learned(Flow.over(field, found.start, data).rollout)
 
 
 class NeuralOde(AbstractPeer):
@@ -161,20 +161,20 @@ class NeuralOde(AbstractPeer):
 
     def fit(self, system, data, found, seed):
         samples, unseen = divided(data, found.samples)
-        key, units = jax.random.key(seed), Units.of(samples)
+        key, units = jax.random.key(seed), Spreads.of(samples)
         field = NeuralField.create(data.manifold, units, width=self.width, harmonics=self.harmonics, key=key)
         matched, _ = descend(field, matching_loss, samples[:3], steps=self.steps, batch=512, rate=4e-3, seed=seed)
         refined, _ = descend(
             matched,
             functools.partial(shooting_loss, data.dt),
-            windows(hold_out(data)[0], samples, found.smoother.window // 2, self.window),
+            windows(first_fifth_held_out(data)[0], samples, found.smoother.window // 2, self.window),
             steps=self.refinements,
             batch=128,
             rate=5e-4,
             seed=seed + 1,
         )
         flows = [Flow.over(field, found.start, data, substeps=1) for field in (refined, matched)]
-        return Fitted(min(flows, key=lambda flow: forecast_score(flow, unseen)).rollout)
+        return Learned(min(flows, key=lambda flow: forecast_score(flow, unseen)).rollout)
 
 
 # --- ours ------------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Sharp(AbstractPeer):
         def rollout(contexts: Float[np.ndarray, "B K n"], horizon: int) -> Float[np.ndarray, "B H n"]:
             return np.asarray(roll_out(takeover, model, jnp.asarray(contexts), horizon))
 
-        return Fitted(rollout, functools.partial(damping_diagonal, model.learned_system()))
+        return Learned(rollout, functools.partial(damping_diagonal, model.learned_system()))
 
 
 PEERS: dict[str, AbstractPeer] = {
@@ -281,7 +281,7 @@ def _recovery(damping: Callable, truth: PortHamiltonian, q: np.ndarray) -> dict[
     return scores
 
 
-def compare(
+def compare_tools(
     folder: Path,
     systems: Iterable[System],
     names: Sequence[str] = tuple(PEERS),

@@ -1,6 +1,6 @@
 """The paper's tables: which runs each needs, and our numbers beside the published ones (``published.toml``).
 
-A :class:`Table` is rows, each an experiment, and the metrics that it shows; :class:`Summary` is the one table that
+A :class:`ModelTable` is rows, each an experiment, and the metrics that it shows; :class:`Summary` is the one table that
 chooses among models. Both make a :class:`Sheet`, which prints as text, Markdown, LaTeX or JSON.
 """
 
@@ -273,7 +273,7 @@ def _hurried(experiment: Experiment) -> Experiment:
     return dataclasses.replace(experiment, preset=QUICK.get(experiment.preset, experiment.preset))
 
 
-class Table(AbstractTable):
+class ModelTable(AbstractTable):
     """Rows × metrics."""
 
     name: str
@@ -304,7 +304,7 @@ class Table(AbstractTable):
         first = self.rows[0].experiment.system
         rows = tuple(Row(_hurried(row.experiment), row.name) for row in self.rows if row.experiment.system == first)
         rest = "" if len(rows) == len(self.rows) else f", {first} alone"
-        return Table(f"{self.name}-quick", f"{self.title} (quick look{rest})", rows, self.metrics, seeds=1)
+        return ModelTable(f"{self.name}-quick", f"{self.title} (quick look{rest})", rows, self.metrics, seeds=1)
 
 
 class Summary(AbstractTable):

@@ -39,7 +39,7 @@ from phast.paper.flow import (
     trajectory_errors,
 )
 from phast.paper.metrics import damping_diagonal
-from phast.paper.peers import Dhnn, LeastSquares, NeuralOde, Sindy, compare, measure
+from phast.paper.peers import Dhnn, LeastSquares, NeuralOde, Sindy, compare_tools, measure
 from phast.paper.protocol import Split
 from phast.paper.tables import Tools
 
@@ -265,7 +265,7 @@ def small(swings, monkeypatch):
 
 def test_records_are_written_once_and_read_back(small, tmp_path, monkeypatch):
     told = []
-    first = compare(tmp_path, [WINDY], ["least-squares"], [0.0, 0.01], tell=told.append)
+    first = compare_tools(tmp_path, [WINDY], ["least-squares"], [0.0, 0.01], tell=told.append)
     assert [record["noise"] for record in first] == [0.0, 0.01] and len(told) == 2
     assert "least-squares on pendulum-windy, noise 0.01: median error" in told[1]
     clean, noisy = (record["metrics"] for record in first)
@@ -274,7 +274,9 @@ def test_records_are_written_once_and_read_back(small, tmp_path, monkeypatch):
     path = tmp_path / "peers/pendulum-windy/least-squares/seed-0-noise-0.01.json"
     assert json.loads(path.read_text()) == first[1]
     monkeypatch.setattr(peers, "measure", lambda *a, **k: pytest.fail("a finished fit is not repeated"))
-    assert compare(tmp_path, [WINDY], ["least-squares"], [0.0, 0.01], tell=told.append) == first and len(told) == 2
+    assert (
+        compare_tools(tmp_path, [WINDY], ["least-squares"], [0.0, 0.01], tell=told.append) == first and len(told) == 2
+    )
 
 
 def test_ours_is_judged_by_the_same_function(swings, monkeypatch):

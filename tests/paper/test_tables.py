@@ -15,9 +15,9 @@ from phast.paper.tables import (
     OTHERS,
     REGIMES,
     Costs,
+    ModelTable,
     Row,
     Summary,
-    Table,
     between_marks,
     compare,
     jobs_of,
@@ -126,7 +126,9 @@ def test_every_table_names_runs_that_can_be_made(table):
     assert table.quick().seeds == 1 and "quick" in table.quick().title
 
 
-@pytest.mark.parametrize("table", [t for t in TABLES.values() if isinstance(t, Table)], ids=lambda table: table.name)
+@pytest.mark.parametrize(
+    "table", [t for t in TABLES.values() if isinstance(t, ModelTable)], ids=lambda table: table.name
+)
 def test_named_rows_of_an_ablation_are_those_that_the_paper_prints(table):
     if table.name in published() and table.name not in SYSTEMS:
         assert {row.name for row in table.rows} == set(published()[table.name])
@@ -163,7 +165,7 @@ def test_a_row_of_an_ablation_stands_beside_its_own_published_number():
 
 
 def test_sharp_rows_stand_beside_the_same_published_number():
-    table = Table("t", "t", (Row(Experiment("rlc", "phast-known", "sharp"), "phast-known (sharp)"),), ("mse",))
+    table = ModelTable("t", "t", (Row(Experiment("rlc", "phast-known", "sharp"), "phast-known (sharp)"),), ("mse",))
     made = table.sheet([record("rlc", preset="sharp", mse=1e-6), record("rlc", preset="paper", mse=1.0)])
     assert [(line[0], line[6]) for line in made.lines] == [("phast-known (sharp)", "2.64e-05 ± 1.50e-08")]
 

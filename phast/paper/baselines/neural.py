@@ -18,14 +18,14 @@ from phast.paper.baselines.dhnn import DHNN
 from phast.paper.flow import AbstractField, follow
 
 
-class Units(NamedTuple):
+class Spreads(NamedTuple):
     """What a network takes as one: the spread of velocities and accelerations, per coordinate."""
 
     velocity: tuple[float, ...]
     acceleration: tuple[float, ...]
 
     @classmethod
-    def of(cls, samples: Samples) -> "Units":
+    def of(cls, samples: Samples) -> "Spreads":
         return cls(*(tuple(map(float, np.std(x, axis=0))) for x in (samples.v, samples.a)))
 
     def arrays(self, dtype) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
@@ -37,11 +37,11 @@ class DhnnField(AbstractField):
 
     network: DHNN
     manifold: Manifold
-    units: Units
+    units: Spreads
     harmonics: int
 
     @classmethod
-    def create(cls, manifold: Manifold, units: Units, *, harmonics: int, key: PRNGKeyArray) -> "DhnnField":
+    def create(cls, manifold: Manifold, units: Spreads, *, harmonics: int, key: PRNGKeyArray) -> "DhnnField":
         inputs = manifold.feature_count(harmonics) + manifold.size
         return cls(single(DHNN.create(manifold.size, inputs=inputs, key=key)), manifold, units, harmonics)
 
@@ -56,12 +56,12 @@ class NeuralField(AbstractField):
 
     network: MLP
     manifold: Manifold
-    units: Units
+    units: Spreads
     harmonics: int
 
     @classmethod
     def create(
-        cls, manifold: Manifold, units: Units, *, width: int, harmonics: int, key: PRNGKeyArray
+        cls, manifold: Manifold, units: Spreads, *, width: int, harmonics: int, key: PRNGKeyArray
     ) -> "NeuralField":
         inputs = manifold.feature_count(harmonics) + manifold.size
         network = MLP.create((inputs, width, width, width, manifold.size), key=key)

@@ -65,14 +65,14 @@ def _bench_peers(results: Path, system_names: str | None, model: str | None, noi
     noises = list(peers.NOISES) if noise is None else _numbers(noise)
     check_writable(results)
     with paper.experiments.precision(True):
-        records = peers.compare(
+        records = peers.compare_tools(
             results,
             chosen,
             names,
             noises,
             tell=lambda line: None if shown.quiet else print(line, file=sys.stderr, flush=True),
         )
-    shown.text(paper.catalogue.table("peers").sheet(records).text())
+    shown.text(paper.catalogue.table_named("peers").sheet(records).text())
     JsonSink(shown.json_file).write(records)
 
 

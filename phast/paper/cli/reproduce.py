@@ -16,7 +16,7 @@ from phast.errors import InputError
 from phast.paper.cli.runs import Runs, report_failures
 
 if TYPE_CHECKING:
-    from phast.paper.drawings import Asked
+    from phast.paper.drawings import Reproduction
     from phast.paper.tables import AbstractTable, Sheet
 
 PANEL = "Tables and figures"
@@ -70,7 +70,7 @@ def command(
     names = _names(table, into)
     if plot is not None and (len(names) > 1 or names[0] not in paper.drawings.FIGURES):
         raise InputError(f"--plot draws one figure: {', '.join(paper.drawings.FIGURES)}")
-    asked = paper.drawings.Asked(runs, quick, seeds, records_only, data, shown)
+    asked = paper.drawings.Reproduction(runs, quick, seeds, records_only, data, shown)
     target = _Target(form, output, into)
     made, failures = [], []
     for name in names:
@@ -113,15 +113,15 @@ def _names(asked: list[str], into: Path | None) -> list[str]:
     return names
 
 
-def _made(name: str, asked: "Asked") -> tuple["Sheet", list[str]]:
+def _made(name: str, asked: "Reproduction") -> tuple["Sheet", list[str]]:
     """A table from its records, and which runs failed."""
-    chosen: AbstractTable = paper.catalogue.table(name)
+    chosen: AbstractTable = paper.catalogue.table_named(name)
     chosen = chosen.quick() if asked.quick else chosen
     failures = asked.run(chosen)
     return chosen.sheet(chosen.records(asked.runs.results, asked.seeds)), failures
 
 
-def _draw(name: str, asked: "Asked", target: Path) -> list[str]:
+def _draw(name: str, asked: "Reproduction", target: Path) -> list[str]:
     failures = paper.drawings.FIGURES[name].make(asked, target)
     asked.shown.text(f"{paper.drawings.FIGURES[name].title}: {target}")
     return failures
