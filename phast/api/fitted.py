@@ -5,7 +5,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
 import jax
@@ -34,6 +34,9 @@ from phast.fitting.adaptation import adapt
 from phast.fitting.progress import Callback, logged
 from phast.fitting.second_order import MINIMUM_CONTEXT
 from phast.report.text import counted
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Positions = Recording | Trajectories | ArrayLike
 
@@ -226,6 +229,12 @@ class Fitted:
     def to_frame(self) -> pd.DataFrame:
         """One row for each coefficient."""
         return self._identified().to_frame()
+
+    def plot(self) -> "Figure":
+        """Force and damping along each coordinate of the recording of the fit."""
+        if self.recording is None:
+            raise InputError("a model from a file holds no recording: identify(recording).plot() draws along another")
+        return self.identify().plot()
 
     def __repr__(self) -> str:
         count = counted(parameter_count(self.model), "coefficient")

@@ -33,6 +33,10 @@ def fit(
     (``"x,theta:angle:deg"``). ``structure`` says what to look for; a composed system, whose learned coefficients are
     then fitted, may be given instead. ``progress`` is called at every stage, with a model as soon as there is one.
     """
+    if not isinstance(structure, Structure | AbstractEnergetic):
+        raise InputError(f"structure={structure!r}: give Structure(potential=…, damping=…), or a composed system")
+    if not isinstance(method, AbstractMethod):
+        raise InputError(f"method={method!r}: give SecondOrder(…) or Gradient(…)")
     recording = as_recording(data, dt, positions)
     about = structure.words() if isinstance(structure, Structure) else {"system": type(structure).__name__}
     asked = {"structure": about, "method": type(method).__name__, "seed": seed, "notes": list(recording.notes)}

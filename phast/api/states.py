@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,9 @@ from phast.data.units import Units
 from phast.errors import InputError
 from phast.estimation.forecaster import Filtered
 from phast.report.text import counted, figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -82,6 +86,15 @@ class States:
             arrays = {name: np.stack([getattr(p, name) for p in self.pieces]) for name in ("t", "q", "p")}
             arrays["coordinates"] = np.array(self.units.headings)
         return write_table(path, self.to_frame(), arrays)
+
+    def plot(self, which: int = 0) -> "Figure":
+        """Positions and momenta along one piece, each with a band of two standard deviations."""
+        from phast.report.plots import states_figure
+
+        piece = self.pieces[which]
+        deviation = np.sqrt(np.diagonal(piece.covariance, axis1=1, axis2=2))
+        names = [*self.units.labels, *(f"p({name})" for name in self.units.manifold.names)]
+        return states_figure(piece.t, np.concatenate([piece.q, piece.p], axis=1), deviation, names)
 
     def __repr__(self) -> str:
         samples = sum(len(p.t) for p in self.pieces)

@@ -19,7 +19,7 @@ from phast.components.damping import (
     depends_on_velocity,
 )
 from phast.components.parameter import in_working_precision, parameter_count
-from phast.data.durations import steps_in
+from phast.data.durations import check_duration, steps_in
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import AbstractEnergetic, PortHamiltonian
 from phast.dynamics.integrators import (
@@ -68,6 +68,14 @@ class SecondOrder(AbstractMethod):
     window: int | None = None
     noise: Noise | None = None
     passive: bool = False
+
+    def __post_init__(self):
+        if self.context is not None:
+            check_duration(self.context)
+        if self.window is not None and self.window < 2:
+            raise InputError(f"a window has at least 2 samples, not {self.window}")
+        if self.noise is not None and not (np.asarray(self.noise) > 0.0).all():
+            raise InputError(f"noise is a standard deviation: give a positive number, not {self.noise}")
 
     def fit(self, structure, data, *, seed, progress):
         with jax.enable_x64(True):

@@ -36,9 +36,11 @@ from phast.fitting.preprocess import Preprocessed, Scales, typical
 from phast.fitting.words import (
     MASSES,
     check_dampings,
+    check_mass,
+    check_port,
     check_potential,
     check_regime,
-    numbers_in,
+    masses_in,
     rows_in,
     strength_in,
     words_in,
@@ -61,15 +63,24 @@ class Structure:
     potential: str | AbstractPotential | None = None
     mass: str | float | AbstractMass = 1.0
     damping: str | AbstractDamping | None = None
-    port: str | Sequence | np.ndarray | None = None
+    port: str | Sequence[Sequence[float]] | np.ndarray | None = None
     regime: Regime | None = None
     pairs: bool = False
 
     def __post_init__(self):
+        for name, component in (("potential", AbstractPotential), ("damping", AbstractDamping)):
+            if not isinstance(given := getattr(self, name), str | component | None):
+                raise InputError(f"{name}={given!r}: give words, or a component")
         for word in words_in(self.potential) if isinstance(self.potential, str) else ():
             check_potential(word)
         if isinstance(self.damping, str):
             check_dampings(self.damping)
+        if not isinstance(self.mass, AbstractMass):
+            check_mass(str(self.mass))
+        if isinstance(self.port, str):
+            check_port(self.port)
+        elif self.port is not None:  # rows of any kind, as what can be compared
+            object.__setattr__(self, "port", tuple(tuple(np.atleast_1d(row).tolist()) for row in self.port))
         check_regime(self.regime, has_potential=self.potential is not None, has_damping=self.damping is not None)
 
     @property
@@ -196,7 +207,7 @@ def _unit_of_mass(structure: Structure, rows: Any, data: Trajectories, scales: S
 
 
 def _given_mass(text: str, n: int) -> ConstantMass:
-    given = numbers_in(text, f"mass '{text}' (a number, one for each coordinate, or {', '.join(MASSES)})")
+    given = masses_in(text)
     if len(given) not in (1, n) or min(given) <= 0.0:
         raise InputError(f"mass '{text}': give one positive number, or {n}, or choose {', '.join(MASSES)}")
     return ConstantMass(given[0] if len(given) == 1 else given)

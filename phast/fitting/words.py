@@ -59,6 +59,16 @@ def numbers_in(text: str, what: str) -> tuple[float, ...]:
     return values
 
 
+def check_mass(text: str) -> None:
+    """Refuse what is neither a word for a mass nor numbers."""
+    if text not in MASSES:
+        masses_in(text)
+
+
+def masses_in(text: str) -> tuple[float, ...]:
+    return numbers_in(text, f"mass '{text}' (a number, one for each coordinate, or {', '.join(MASSES)})")
+
+
 def check_port(text: str | None) -> None:
     """Refuse what is neither a word for a port nor rows of numbers."""
     if text not in (None, *PORTS):
@@ -77,8 +87,7 @@ def check(potential: str | None, mass: str, damping: str | None, regime: str | N
         check_potential(word)
     if damping is not None:
         check_dampings(damping)
-    if mass not in MASSES:
-        numbers_in(mass, f"mass '{mass}' (a number, one for each coordinate, or {', '.join(MASSES)})")
+    check_mass(mass)
     check_regime(regime, has_potential=potential is not None, has_damping=damping is not None)
 
 

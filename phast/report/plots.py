@@ -170,3 +170,15 @@ def noise_levels(curves: Mapping[str, Mapping[float, float]]) -> Figure:
     legend(ax)
     ax.grid(alpha=0.3)
     return figure
+
+
+def states_figure(t: np.ndarray, x: np.ndarray, deviation: np.ndarray, names: Sequence[str]) -> Figure:
+    """Columns of ``x`` over time, each with a band of two standard deviations, one panel each."""
+    figure, axes = panels(len(names), 1, figsize=(8.0, 2.0 * len(names)), sharex=True)
+    for ax, values, each, name in zip(axes[:, 0], x.T, deviation.T, names, strict=True):
+        ax.fill_between(t, values - 2.0 * each, values + 2.0 * each, color=COLOURS[0], alpha=0.25)
+        ax.plot(t, values, color=COLOURS[0])
+        ax.set_ylabel(name)
+    axes[-1, 0].set_xlabel("time [s]")
+    figure.tight_layout()
+    return figure
