@@ -339,7 +339,7 @@ class Fitted:
 def load(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Fitted:
     """The model in ``path``. Name your own component classes in ``classes`` if it is composed of any."""
     double = checkpoint.needs_float64(path)
-    with jax.enable_x64(double or jax.config.jax_enable_x64):
+    with jax.enable_x64(double or jax.config.read("jax_enable_x64")):
         model = checkpoint.load(path, classes=classes)
     if not isinstance(model, AbstractIdentifiable):
         raise InputError(f"{path}: holds a {type(model).__name__}, which is no fitted model of a system")

@@ -38,10 +38,10 @@ class Forecast:
         """The forecasts in the units of the file."""
         t = np.stack([context.after for context in seen.contexts])
         deviation = None if seen.deviation is None else units.to_file(seen.deviation)
-        arrays = [t, units.to_file(seen.q), deviation]
+        q = units.to_file(seen.q)
         if single:
-            arrays = [None if x is None else x[0] for x in arrays]
-        return cls(*arrays, units, tuple(seen.labels), seen)
+            t, q, deviation = t[0], q[0], None if deviation is None else deviation[0]
+        return cls(t, q, deviation, units, tuple(seen.labels), seen)
 
     def summary(self) -> dict[str, Any]:
         """Errors over the steps that were measured, beside standing still and constant velocity."""

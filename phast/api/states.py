@@ -52,10 +52,10 @@ class States:
             FilteredPiece(
                 piece.label,
                 piece.t,
-                units.to_file(each.q),
-                units.to_file(each.p),
+                units.to_file(np.asarray(each.q)),
+                units.to_file(np.asarray(each.p)),
                 np.asarray(each.covariance) * np.outer(twice, twice),
-                units.to_file(each.innovation),
+                units.to_file(np.asarray(each.innovation)),
             )
             for piece, each in zip(recording.pieces, found, strict=True)
         )

@@ -18,5 +18,5 @@ def write_table(path: str | os.PathLike, frame: pd.DataFrame, arrays: dict[str, 
         elif path.suffix == ".parquet":
             frame.to_parquet(file, index=False)
         else:
-            np.savez(file, **arrays)
+            np.savez(file, allow_pickle=False, **arrays)
     return path

@@ -87,7 +87,7 @@ def _filter_all(model: Phast, positions, inputs, measurement_noise: float, proce
 
 
 def filtered(
-    model: Phast | ModelAware,
+    model: AbstractIdentifiable,
     recording: Recording,
     *,
     noise: float | None = None,

@@ -1,8 +1,10 @@
 """Correct uses of the public names, and the types that a type checker must give them; checked by `make lint`."""
 
+from pathlib import Path
 from typing import assert_type
 
 import numpy as np
+import pandas as pd
 
 import phast
 from phast.data.manifold import Manifold
@@ -23,3 +25,22 @@ assert_type(len(simulated), int)
 composed = phast.PortHamiltonian(phast.Cosine(9.81), phast.ConstantMass(1.0), phast.ConstantDamping(0.3))
 assert_type(composed, phast.PortHamiltonian)
 assert_type(composed.separable, bool)
+
+fitted = phast.fit(
+    recording, phast.Structure(potential="cosine", damping="viscous"), method=phast.SecondOrder(context="0.5 s")
+)
+assert_type(fitted, phast.Fitted)
+assert_type(phast.fit(np.zeros((100, 1)), composed, dt=0.01), phast.Fitted)
+assert_type(phast.fit(recording, method=phast.Gradient(bound="validated")), phast.Fitted)
+assert_type(phast.load("swing.phast"), phast.Fitted)
+
+future = fitted.forecast("2 s")
+assert_type(future, phast.Forecast)
+assert_type(fitted.forecast(30, recording, start="everywhere"), phast.Forecast)
+assert_type(fitted.filter(recording, noise=0.01), phast.States)
+assert_type(fitted.identify(), phast.Identification)
+assert_type(fitted.score(recording), float)
+assert_type(fitted.save("swing.phast"), Path)
+assert_type(fitted.report("swing.html"), Path)
+for table in (future.to_frame(), fitted.to_frame(), fitted.filter().to_frame(), fitted.identify().to_frame()):
+    assert_type(table, pd.DataFrame)
