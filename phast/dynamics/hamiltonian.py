@@ -143,6 +143,10 @@ class PortHamiltonian(AbstractEnergetic):
         """G u."""
         return u if self.port is None else value_of(self.port).astype(u.dtype) @ u
 
+    def port_matrix(self, n: int) -> Float[Array, "n inputs"]:
+        """G as an array, for ``n`` coordinates."""
+        return jnp.eye(n) if self.port is None else value_of(self.port)
+
     def port_output(self, q: Float[Array, " n"], p: Float[Array, " n"]) -> Float[Array, " inputs"]:
         """y = Gᵀ ∂H/∂p, conjugate to u."""
         v = self.velocity(q, p)
