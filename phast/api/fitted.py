@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from phast.analysis.forecasts import Asked, foresee
 from phast.api.forecast import Forecast
@@ -22,7 +21,7 @@ from phast.components.parameter import parameter_count
 from phast.data.durations import steps_in
 from phast.data.reading import warn_of_degrees
 from phast.data.recording import Piece, Recording
-from phast.data.trajectories import Trajectories
+from phast.data.trajectories import Numbers, Trajectories
 from phast.data.units import Units
 from phast.errors import FitError, InputError, Reason
 from phast.estimation.forecaster import AbstractIdentifiable
@@ -38,7 +37,7 @@ from phast.report.text import counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Positions = Recording | Trajectories | ArrayLike
+Positions = Recording | Trajectories | Numbers
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -64,8 +63,8 @@ class Fitted:
         *,
         start: Literal["end", "start", "everywhere"] = "end",
         context: int | str | None = None,
-        past: ArrayLike | None = None,
-        inputs: ArrayLike | None = None,
+        past: Numbers | None = None,
+        inputs: Numbers | None = None,
         hold: bool = False,
         mode: Literal["autoregressive", "takeover"] = "autoregressive",
         adapt: Sequence[str] = (),
@@ -107,7 +106,7 @@ class Fitted:
         given = len(recording.pieces[0].t)
         return min(self.model.window, given) if isinstance(self.model, ModelAware) else given
 
-    def _coming(self, inputs: ArrayLike | None, hold: bool, start: str, shape: tuple[int, int]) -> np.ndarray | None:
+    def _coming(self, inputs: Numbers | None, hold: bool, start: str, shape: tuple[int, int]) -> np.ndarray | None:
         """The inputs of the steps to come, (contexts, steps, inputs)."""
         if inputs is None and not hold:
             return None
@@ -147,7 +146,7 @@ class Fitted:
         with self._precision():
             return States.of(found, filtered(self.model, found, noise=noise, process_noise=process_noise))
 
-    def estimate(self, context: Positions, *, past: ArrayLike | None = None) -> StateEstimate:
+    def estimate(self, context: Positions, *, past: Numbers | None = None) -> StateEstimate:
         """The state (q, p) at the end of each context with its covariance, in the units of the computation.
 
         ``past`` holds the inputs between the samples of an array. ``fell_back`` marks contexts that the model cannot
@@ -169,7 +168,7 @@ class Fitted:
             along = None if recording is None else matched(model, recording)
             return Identification.of(model, self.units if along is None else along.units, along)
 
-    def damping(self, q: ArrayLike) -> np.ndarray:
+    def damping(self, q: Numbers) -> np.ndarray:
         """The diagonal of the learned D(q), at rest, for configurations (N, n), or (N,) of one coordinate."""
         n = self.model.manifold.size
         points = np.asarray(q, dtype=float)
@@ -186,7 +185,7 @@ class Fitted:
         context: Positions,
         coefficients: Sequence[str],
         *,
-        past: ArrayLike | None = None,
+        past: Numbers | None = None,
         tolerance: float = 0.3,
     ) -> "Fitted":
         """The model with the named coefficients refined on one context; they may move by about ``tolerance``."""
@@ -264,7 +263,7 @@ class Fitted:
         leaves = jax.tree.leaves(eqx.filter(self.model, eqx.is_inexact_array))
         return jax.enable_x64(any(leaf.dtype == np.float64 for leaf in leaves))
 
-    def _recorded(self, data: Positions | None, past: ArrayLike | None) -> tuple[Recording, bool]:
+    def _recorded(self, data: Positions | None, past: Numbers | None) -> tuple[Recording, bool]:
         """Positions as a recording, and whether they are one piece that was not asked for as several."""
         recording, single = self._taken(data, past)
         if self.inputs and not recording.inputs:
@@ -274,7 +273,7 @@ class Fitted:
             )
         return recording, single
 
-    def _taken(self, data: Positions | None, past: ArrayLike | None) -> tuple[Recording, bool]:
+    def _taken(self, data: Positions | None, past: Numbers | None) -> tuple[Recording, bool]:
         if data is None:
             if self.recording is None:
                 raise InputError("a model from a file holds no recording: give one, phast.read('swing.csv')")
@@ -286,7 +285,7 @@ class Fitted:
             return recording, len(recording.pieces) == 1
         return self._contexts(data, past)
 
-    def _contexts(self, data: ArrayLike, past: ArrayLike | None) -> tuple[Recording, bool]:
+    def _contexts(self, data: Numbers, past: Numbers | None) -> tuple[Recording, bool]:
         """Arrays in the units of the fit as pieces."""
         q, single = self._checked(data)
         before = [None] * len(q) if past is None else self._inputs_between(past, q, single)
@@ -298,7 +297,7 @@ class Fitted:
         names = self.inputs if past is not None else ()
         return Recording(pieces, self.model.manifold, self.model.dt, names, counted=self.units), single
 
-    def _checked(self, data: ArrayLike) -> tuple[np.ndarray, bool]:
+    def _checked(self, data: Numbers) -> tuple[np.ndarray, bool]:
         """Finite positions (contexts, samples, n), and whether they came as one context."""
         n = self.model.manifold.size
         try:
@@ -325,7 +324,7 @@ class Fitted:
             )
         return q, single
 
-    def _inputs_between(self, past: ArrayLike, q: np.ndarray, single: bool) -> np.ndarray:
+    def _inputs_between(self, past: Numbers, q: np.ndarray, single: bool) -> np.ndarray:
         """The inputs from every sample on; what acts after the last is not known yet, and not used."""
         wanted = (len(q), q.shape[1] - 1, len(self.inputs))
         given = np.asarray(past, dtype=float)

@@ -137,10 +137,15 @@ def _opened(path: Path, dt: float | None) -> tuple[Table, float | None]:
 def _stored(arrays: dict[str, np.ndarray], dt: float | None) -> tuple[Table, float | None]:
     """Saved trajectories, or columns: one per array (T,), and name1, name2, … of an array (T, n)."""
     if "q" in arrays and arrays["q"].ndim == 3:
-        return from_frame(from_arrays(arrays, dt).to_frame()), None
-    columns = {}
+        frame = from_arrays(arrays, dt).to_frame()
+        if "t" in arrays and arrays["t"].shape == arrays["q"].shape[:2]:
+            frame["t"] = arrays["t"].ravel()
+        return from_frame(frame), None
+    columns, named = {}, arrays.pop("coordinates", np.zeros(0))
     for name, array in arrays.items():
-        if array.ndim == 2:
+        if name == "q" and array.ndim == 2 and named.shape == array.shape[1:]:
+            columns |= dict(zip(map(str, named), array.T, strict=True))
+        elif array.ndim == 2:
             columns |= {f"{name}{i + 1}": column for i, column in enumerate(array.T)}
         elif array.ndim == 1:
             columns[name] = array

@@ -165,6 +165,9 @@ def refuse_turns(
             )
 
 
+Numbers = float | Sequence[Any] | ArrayLike  # what NumPy makes an array of, in terms that can be checked at run time
+
+
 def as_floats(data: ArrayLike, name: str) -> np.ndarray:
     """Numbers in rows of equal length, or what is wrong with them."""
     try:
@@ -354,16 +357,17 @@ def stored_arrays(path: Path) -> dict[str, np.ndarray]:
 def from_arrays(
     stored: dict[str, np.ndarray], dt: float | None = None, coordinates: Sequence[str] | None = None
 ) -> Trajectories:
-    """What :func:`save_trajectories` writes into NPZ files, by name."""
+    """What :func:`save_trajectories` writes into NPZ files, by name; times ``t`` serve where there is no ``dt``."""
     if "q" not in stored:
         raise InputError("no array 'q' of positions (trajectory, step, coordinate)")
-    if dt is None and "dt" not in stored:
-        raise InputError("no 'dt' in the file: pass dt=…")
+    if dt is None and not {"dt", "t"} & set(stored):
+        raise InputError("neither 'dt' nor 't' in the file: pass dt=…")
     if coordinates is None and "coordinates" in stored:
         coordinates = [str(name) for name in stored["coordinates"].ravel()]
     if coordinates is None:
         coordinates = [f"q{i + 1}" for i in range(stored["q"].shape[-1] if stored["q"].ndim else 0)]
-    dt = _scalar(stored["dt"], "dt") if dt is None else dt
+    if dt is None:
+        dt = _scalar(stored["dt"], "dt") if "dt" in stored else _spacing(np.atleast_2d(stored["t"]))
     arrays = {name: stored[name] for name in _ARRAYS if name in stored}
     return Trajectories(dt=dt, manifold=Manifold.parse(*_listed(coordinates)), **arrays)
 

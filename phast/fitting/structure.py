@@ -15,7 +15,7 @@ as an angle.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -28,7 +28,7 @@ from phast.components.mass import AbstractMass, ConstantMass, JointedMass, Linke
 from phast.components.parameter import Bounded, Positive, Real, parameter_count
 from phast.components.potential import AbstractPotential, ChainCosine, Cosine, Quadratic, Scaled, Some, Sum, gradient
 from phast.data.manifold import Manifold
-from phast.data.trajectories import Trajectories
+from phast.data.trajectories import Numbers, Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.errors import InputError
 from phast.fitting.free_fields import free_damping, free_potential
@@ -63,7 +63,7 @@ class Structure:
     potential: str | AbstractPotential | None = None
     mass: str | float | AbstractMass = 1.0
     damping: str | AbstractDamping | None = None
-    port: str | Sequence[Sequence[float]] | np.ndarray | None = None
+    port: str | Numbers | None = None
     regime: Regime | None = None
     pairs: bool = False
 

@@ -21,7 +21,7 @@ def check_potential(word: str) -> None:
     """Refuse an unknown potential, and name the nearest one."""
     kind, _, strength = word.partition(":")
     if kind not in POTENTIALS:
-        near = get_close_matches(kind, POTENTIALS, n=1, cutoff=0.3)
+        near = get_close_matches(kind, POTENTIALS, n=1, cutoff=0.6)
         hint = f" (did you mean '{near[0]}'?)" if near else ""
         raise InputError(
             f"unknown potential '{word}'{hint}: choose {', '.join(POTENTIALS)}, or a strength, 'cosine:9.8'"
