@@ -178,7 +178,7 @@ def test_known_inputs_reach_the_forecast(pair):
 def test_inputs_that_are_not_told_are_no_zeros(pair):
     """A driven model whose inputs are not given would forecast wrong numbers."""
     driven, context, before = wrapped(pair, ("push", "torque")), np.zeros((4, 2)), np.zeros((3, 2))
-    with pytest.raises(InputError, match=r"goes on as its inputs do: give them with inputs=…"):
+    with pytest.raises(InputError, match=r"needs the inputs to come: give them with inputs=…"):
         driven.forecast(5, context, past=before)
     undriven = Trajectories(np.zeros((1, 12, 2)), DT, pair.manifold)
     for call in (

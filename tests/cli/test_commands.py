@@ -160,6 +160,16 @@ def test_the_same_to_second_order(run, simulated, tmp_path, monkeypatch):
     assert load_trajectories(states).p.shape == (10, 112, 1)
 
 
+def test_a_model_is_there_before_its_spread_is_judged(run, simulated, tmp_path, monkeypatch):
+    def interrupted(model, data, *, seed):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("phast.fitting.second_order.calibrated", interrupted)
+    words = ("--positions", "theta:angle", "--potential", "cosine", "--damping", "viscous", "--regime", "known")
+    code, _, _ = run("fit", simulated, *words, "--window", 10, "-o", tmp_path / "swing", "--quiet")
+    assert code == 130 and isinstance(load(tmp_path / "swing" / "model.phast"), ModelAware)
+
+
 def test_a_context_that_the_model_cannot_explain_is_said(run, simulated, tmp_path, monkeypatch):
     """A pendulum that stands still at one radian: the forecast starts from a smoothed state, and a line says so."""
     held = write_table(tmp_path / "held.csv", count=1, theta=np.full(20, 1.0))
