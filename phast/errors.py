@@ -22,3 +22,8 @@ class FitError(ArithmeticError):
     def __init__(self, reason: Reason, detail: str = ""):
         super().__init__(detail or reason.value)
         self.reason = reason
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 forecast``, ``2 forecasts``: for messages."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

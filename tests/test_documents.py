@@ -76,6 +76,33 @@ def test_links_to_files_lead_somewhere(document):
     assert [target for target in targets if not (document.parent / target).exists()] == []
 
 
+def texts(path: Path) -> list[str]:
+    """The strings of a module; of those with values in them, the parts between these."""
+    return [
+        "\0".join(part.value for part in node.values if isinstance(part, ast.Constant))
+        if isinstance(node, ast.JoinedStr)
+        else str(getattr(node, "value", ""))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.JoinedStr | ast.Constant)
+    ]
+
+
+def test_messages_that_are_explained_are_those_of_the_program():
+    source = "\n".join(text for path in Path(phast.__file__).parent.rglob("*.py") for text in texts(path))
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    explained = [message for line in page.splitlines() for message in _SPAN.findall(line) if ": " in message]
+    assert len(explained) > 20
+    for message in explained:  # values may stand anywhere in it
+        parts = [part.strip() for part in re.split(r"'[^']*'|…|[A-Z]{2,}|\b[\dNM]+\b", message)]
+        long = [part for part in parts if len(part) > 15]
+        assert not long or any(part in source for part in long), message
+
+
+def test_every_picture_is_shown():
+    shown = {Path(name).name for page in DOCUMENTS for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text())}
+    assert {path.name for path in (ROOT / "docs" / "images").iterdir()} <= shown
+
+
 def test_the_python_of_the_readme_is_python():
     blocks = [body for kind, body in _CODE.findall((ROOT / "README.md").read_text()) if kind == "python"]
     assert blocks and all(ast.parse(block) for block in blocks)

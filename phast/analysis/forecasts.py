@@ -69,7 +69,7 @@ class Foresight:
         return [context.label for context in self.contexts]
 
     def summary(self, factors: float | Float[np.ndarray, " n"] = 1.0) -> dict[str, Any]:
-        """Errors over the steps that were measured, beside standing still and going on as before.
+        """Errors over the steps that were measured, beside those of standing still and of constant velocity.
 
         ``factors`` is how many of the file's units make one of the computation's.
         """
@@ -81,7 +81,7 @@ class Foresight:
         return content
 
     def off(self) -> dict[str, Float[np.ndarray, "B known n"]]:
-        """How far off over the steps that were measured: the forecasts, standing still, and going on as before."""
+        """Errors over the steps that were measured: of the forecasts, of standing still and of constant velocity."""
         known = min(len(context.truth) for context in self.contexts)
         truth = jnp.asarray(np.stack([context.truth[:known] for context in self.contexts]))
         paths = {

@@ -31,7 +31,7 @@ _NO_INFORMATION = 1e-9  # of the largest eigenvalue of the scaled information ma
 
 
 class Determination(StrEnum):
-    """Whether the data determine a coefficient. Small means that twice the deviation fits in."""
+    """Whether the data determine a coefficient. A deviation is small against what is more than twice as large."""
 
     DETERMINED = "determined"  # its deviation is small against its value, or, of either sign, against its natural scale
     AT_ZERO = "at zero"  # positive, compatible with zero, and its deviation is small against its natural scale

@@ -23,7 +23,7 @@ from phast.data.reading import warn_of_degrees
 from phast.data.recording import Piece, Recording
 from phast.data.trajectories import Numbers, Trajectories
 from phast.data.units import Units
-from phast.errors import FitError, InputError, Reason
+from phast.errors import FitError, InputError, Reason, counted
 from phast.estimation.forecaster import AbstractIdentifiable
 from phast.estimation.inputs import held_over
 from phast.estimation.moving_horizon import ModelAware, StateEstimate
@@ -32,7 +32,6 @@ from phast.fitting import checkpoint
 from phast.fitting.adaptation import adapt
 from phast.fitting.progress import Callback, logged
 from phast.fitting.second_order import MINIMUM_CONTEXT
-from phast.report.text import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -174,7 +173,7 @@ class Fitted:
         points = np.asarray(q, dtype=float)
         points = points.reshape(-1, 1) if points.ndim < 2 and n == 1 else np.atleast_2d(points)
         if points.ndim != 2 or points.shape[1] != n:
-            raise InputError(f"the model has {n} coordinate(s), but q has shape {np.shape(q)}: give (N, {n})")
+            raise InputError(f"the model has {counted(n, 'coordinate')}, but q has shape {np.shape(q)}: give (N, {n})")
         with self._precision():
             system, rest = self.model.learned_system(), jnp.zeros(n)
             points = jnp.asarray(self.units.from_file(points), dtype=float)
@@ -309,8 +308,8 @@ class Fitted:
         if q.ndim != 3 or q.shape[2] != n:
             names = ", ".join(self.model.manifold.names)
             raise InputError(
-                f"the model has {n} coordinate(s) ({names}), but the positions have shape {np.shape(data)}: give "
-                f"(samples, {n})"
+                f"the model has {counted(n, 'coordinate')} ({names}), but the positions have shape {np.shape(data)}: "
+                f"give (samples, {n})"
             )
         if q.shape[1] < MINIMUM_CONTEXT:
             raise InputError(

@@ -1,4 +1,4 @@
-"""The one way to fit: data, what to look for, and how."""
+"""``phast.fit``: a recording, a structure and a method to a fitted model."""
 
 from typing import Any
 

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from phast.analysis.forecasts import Foresight
 from phast.api.tables import write_table
 from phast.data.units import Units
-from phast.report.text import counted, figure
+from phast.errors import counted
+from phast.report.text import figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,9 +13,9 @@ from jaxtyping import Float
 from phast.api.tables import write_table
 from phast.data.recording import Recording
 from phast.data.units import Units
-from phast.errors import InputError
+from phast.errors import InputError, counted
 from phast.estimation.forecaster import Filtered
-from phast.report.text import counted, figure
+from phast.report.text import figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,12 +3,14 @@
 import importlib
 from abc import abstractmethod
 from collections.abc import Callable
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from phast.cli.options import with_groups
+from phast.errors import InputError
 
 Command = TyperCommand | TyperGroup
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
@@ -32,6 +34,14 @@ class AbstractCommands(TyperGroup):
             return _loaded(self.package, name)
         load = self.others().get(name)
         return None if load is None else load()
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the first word names, or the nearest one."""
+        if args and not args[0].startswith("-") and args[0] not in (known := self.list_commands(ctx)):
+            near = get_close_matches(args[0], known, n=1)
+            hint = f" (did you mean '{near[0]}'?)" if near else ""
+            raise InputError(f"no command '{args[0]}'{hint}: choose {', '.join(known[:-1])} or {known[-1]}")
+        return super().resolve_command(ctx, args)
 
 
 def _loaded(package: str, name: str) -> Command:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from phast.data.files import FIGURES, TABLES, check_target, check_writable, write_atomically
+from phast.errors import InputError
 
 if TYPE_CHECKING:
     import rich.progress
@@ -50,10 +51,13 @@ class JsonSink:
             write_atomically(self.target, (json.dumps(content, indent=1) + "\n").encode())
 
 
-def check_table(output: str | None) -> None:
-    """Refuse a file that results cannot be written to, before anything is computed."""
+def sink_beside(output: str | None, json_file: str | None) -> JsonSink:
+    """Where numbers go beside a table in ``output``; refused, before anything is computed, if one cannot be written."""
+    if output == json_file == "-":
+        raise InputError("--output - and --json - both go to standard output: give one of them a file")
     if output not in (None, "-"):
         check_target(output, TABLES)
+    return JsonSink(json_file)
 
 
 def check_figure(plot: Path | None) -> None:

@@ -10,6 +10,7 @@ import typer
 import phast
 from phast.cli.console import JsonSink, print_table, watching
 from phast.cli.options import Shown
+from phast.data.files import check_writable
 
 PANEL = "Simulated systems"
 EXAMPLE = "phast demo -o demo/"
@@ -26,6 +27,8 @@ def command(
 ) -> None:
     """Simulate a pendulum in the wind, learn it from positions, forecast 100 steps, compare with the truth."""
     begun = time.perf_counter()
+    check_writable(output)
+    sink = JsonSink(shown.json_file)
     shown.text(f"Windy pendulum: {TRAINING} trajectories of 200 positions; velocities are never shown to the model.")
     windy = phast.system(SYSTEM)
     data = phast.simulate(windy, TRAINING + TEST)
@@ -55,7 +58,7 @@ def command(
     fitted.report(output / "report.html", phast.Recording.of(unseen))
     shown.text(f"\nModel and figures: {output}/   [{time.perf_counter() - begun:.0f} s]")
     shown.text(f"All of it on one page: open {output / 'report.html'} in a browser")
-    JsonSink(shown.json_file).write({"metrics": metrics, "damping_r2": r2, "model": fitted.summary()})
+    sink.write({"metrics": metrics, "damping_r2": r2, "model": fitted.summary()})
 
 
 def damping_along(angles: np.ndarray, system: "phast.System") -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from phast.cli.console import JsonSink, check_table
+from phast.cli.console import sink_beside
 from phast.cli.options import Columns, Shown, model_and_recording
 from phast.errors import InputError
 
@@ -33,8 +33,7 @@ def command(
     """Estimate positions and momenta from every measurement so far."""
     if not all(x is None or x > 0 for x in (noise, process_noise)):
         raise InputError("--noise and --process-noise are standard deviations: give positive numbers")
-    check_table(output)
-    sink = JsonSink(shown.json_file)
+    sink = sink_beside(output, shown.json_file)
     fitted, recording = model_and_recording(model_file, files, columns, silent=shown.silent or output == "-")
     states = fitted.filter(recording, noise=noise, process_noise=process_noise)
     if output == "-":

@@ -10,7 +10,6 @@ import phast
 from phast.cli.console import JsonSink, watching
 from phast.cli.options import Columns, Shown, StructureOptions, existing_files, model_path
 from phast.data.durations import check_duration
-from phast.data.files import check_writable
 from phast.errors import InputError
 
 PANEL = "Fit and forecast"
@@ -27,10 +26,13 @@ class _Method:
 
     def __post_init__(self):
         other = self.gradient if self.name == "second-order" else self.second_order
-        said = [name for name, value in other.items() if value not in (None, False)]
+        said = [name for name, value in other.items() if not (value is None or value is False)]
         if said:
             wanted = "gradient" if self.name == "second-order" else "second-order"
             raise InputError(f"--{said[0].replace('_', '-')} belongs to --method {wanted}")
+        for name in ("noise", "learning_rate"):
+            if (value := (self.second_order | self.gradient)[name]) is not None and not value > 0.0:
+                raise InputError(f"--{name.replace('_', '-')} {value:g}: give a positive number")
 
     def build(self, checkpoint: Path):
         if self.name == "second-order":
@@ -86,7 +88,6 @@ def command(
     if context is not None:
         check_duration(context)
     path = model_path(output)
-    check_writable(path.parent)
     unfinished = path.with_name(path.name + ".unfinished")
     second_order = {"context": _whole(context), "window": window, "noise": noise, "passive": passive}
     gradient = {"epochs": epochs, "learning_rate": learning_rate, "bound": _bound(bound)}

@@ -8,7 +8,7 @@ import numpy as np
 import typer
 
 import phast
-from phast.cli.console import JsonSink, check_figure, check_table
+from phast.cli.console import check_figure, sink_beside
 from phast.cli.options import Columns, Shown, existing_files, model_and_recording
 from phast.data.durations import check_duration
 from phast.errors import InputError
@@ -49,10 +49,9 @@ def command(
     check_duration(horizon)
     if context is not None:
         check_duration(context)
-    check_table(output)
+    sink = sink_beside(output, shown.json_file)
     check_figure(plot)
     existing_files([str(future)] if future is not None else [])
-    sink = JsonSink(shown.json_file)
     fitted, recording = model_and_recording(model_file, files, columns, silent=shown.silent or output == "-")
     found = fitted.forecast(
         horizon,

@@ -31,13 +31,13 @@ def command(
         list[str] | None, typer.Argument(metavar="[DATA]", help="Files to look at fields and energy along.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="A figure of the fields with their uncertainty.")] = None,
-    seed: Annotated[int, typer.Option(help="Draws the samples that are used.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Draws the samples of a fit; 0 if left out.")] = None,
 ) -> None:
     """Recover physical coefficients with their uncertainty, and say which ones the data cannot determine."""
     check_figure(plot)
     sink = JsonSink(shown.json_file)
     if is_model(source):
-        asked.refuse("is for a fit: this model is fitted already")
+        _refuse_idle(columns, asked, seed, has_data=bool(files))
         if files:
             fitted, recording = model_and_recording(Path(source), files, columns, silent=shown.silent)
         else:
@@ -48,7 +48,7 @@ def command(
         asked.check()
         recording = columns.read([source, *(files or [])], silent=shown.silent)
         with watching("fitting", quiet=shown.quiet) as progress:
-            fitted = phast.fit(recording, asked.structure(), seed=seed, progress=progress)
+            fitted = phast.fit(recording, asked.structure(), seed=seed or 0, progress=progress)
     if plot is not None and recording is None:
         raise InputError("a figure along a coordinate needs data: give a file after the model")
     found = fitted.identify(recording)
@@ -59,3 +59,13 @@ def command(
         phast.save_figure(found.plot(), plot)
         shown.text(f"figure: {plot}")
     sink.write(found.summary() | {"source": source})
+
+
+def _refuse_idle(columns: Columns, asked: StructureOptions, seed: int | None, *, has_data: bool) -> None:
+    """Refuse options of a fit beside a model, and columns where no file is read."""
+    fitted = "is for a fit: this model is fitted already"
+    asked.refuse(fitted)
+    if seed is not None:
+        raise InputError(f"--seed {fitted}")
+    if not has_data:
+        columns.refuse("is for a file of positions: name one after the model")

@@ -16,6 +16,7 @@ import typer
 
 import phast
 from phast.cli.console import note
+from phast.data.files import check_writable
 from phast.dynamics.names import SYSTEM_NAMES
 from phast.errors import InputError
 from phast.fitting import words
@@ -30,6 +31,12 @@ MODEL_FILE = "model.phast"
 @dataclasses.dataclass(frozen=True)
 class Options:
     """A group: each field is an option."""
+
+    def refuse(self, because: str) -> None:
+        """Refuse these options where none applies."""
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) != field.default:
+                raise InputError(f"--{field.name} {because}")
 
 
 def with_groups(command: Callable) -> Callable:
@@ -171,12 +178,6 @@ class StructureOptions(Options):
     def structure(self) -> "phast.Structure":
         return phast.Structure(**dataclasses.asdict(self))
 
-    def refuse(self, because: str) -> None:
-        """Refuse options of a structure where none applies."""
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) != field.default:
-                raise InputError(f"--{field.name} {because}")
-
 
 @dataclasses.dataclass(frozen=True)
 class Shown(Options):
@@ -199,8 +200,13 @@ class Shown(Options):
 
 
 def model_path(path: Path) -> Path:
-    """Where a model goes: a folder holds it as ``model.phast``."""
-    return path / MODEL_FILE if path.is_dir() or not path.suffix else path
+    """Where a model goes: a folder holds it as ``model.phast``. Refused if it is another file, or cannot be written."""
+    if path.is_dir() or not path.suffix:
+        path = path / MODEL_FILE
+    elif path.suffix != ".phast":
+        raise InputError(f"'{path}': the ending of a model is .phast; without one it is a folder")
+    check_writable(path.parent)
+    return path
 
 
 def is_model(source: str) -> bool:

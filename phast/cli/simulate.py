@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import phast
-from phast.cli.console import JsonSink, check_table
+from phast.cli.console import sink_beside
 from phast.cli.options import Shown
 from phast.dynamics.names import check_system
 
@@ -27,9 +27,8 @@ def command(
     seed: Annotated[int, typer.Option(help="Draws initial states and noise.")] = 42,
 ) -> None:
     """Simulate a system to tight tolerance and write its trajectories to a file."""
-    check_table(output)
+    sink = sink_beside(output, shown.json_file)
     check_system(name)
-    sink = JsonSink(shown.json_file)
     data = phast.simulate(phast.system(name), count, length=length, dt=dt, seed=seed)
     data = data if noise == 0.0 else data.with_noise(noise, seed=seed)
     if output == "-":

@@ -35,7 +35,7 @@ from phast.data.trajectories import (
     stored_arrays,
 )
 from phast.data.units import Units
-from phast.errors import InputError
+from phast.errors import InputError, counted
 
 LARGEST = 1e150  # its square is a number
 LARGEST_ANGLE = 1e9  # beyond, too few digits are left for the place on the circle
@@ -181,8 +181,8 @@ def _array_names(width: int, asked: _Asked) -> list[str]:
     positions = [f"q{i + 1}" for i in range(count)] if asked.positions is None else asked.positions
     if len(positions) != count or count < 1:
         raise InputError(
-            f"the array has {width} column(s), but {len(asked.positions or [])} position(s) and {len(asked.inputs)} "
-            "input(s) were named: name them all, positions first"
+            f"the array has {counted(width, 'column')}, but {counted(len(asked.positions or []), 'position')} and "
+            f"{counted(len(asked.inputs), 'input')} were named: name them all, positions first"
         )
     return [*map(base, positions), *asked.inputs]
 
@@ -321,9 +321,10 @@ def _tame(table: Table, heading: str, largest: float = LARGEST) -> Float[np.ndar
     large = np.abs(values) > largest
     if large.any():
         first = int(np.argmax(large))
+        such = counted(int(large.sum()), "such value")
         raise InputError(
-            f"column '{base(heading)}' is {values[first]:g} in {table.where(first)} ({large.sum()} such value(s) in "
-            "all), too large to compute with: blank it, or change its unit"
+            f"column '{base(heading)}' is {values[first]:g} in {table.where(first)} ({such} in all), too"
+            " large to compute with: blank it, or change its unit"
         )
     return values
 
@@ -371,21 +372,21 @@ def _without_blanks(table: Table, chosen: _Chosen, rows: _Rows, missing: str, no
     if missing == "refuse" and blank.any():
         row, column = map(int, np.argwhere(blank)[0])
         count = int(blank[:, column].sum())
+        within = counted(int(blank.any(axis=1).sum()), "row")
         raise InputError(
-            f"column '{base(headings[column])}' is blank in {table.where(row)} ({count} blank(s) in it, "
-            f"{int(blank.any(axis=1).sum())} row(s) in all): fill them, or leave them out with missing='split' "
-            "(--missing split)"
+            f"column '{base(headings[column])}' is blank in {table.where(row)} ({counted(count, 'blank')} in it, "
+            f"{within} in all): fill them, or leave them out with missing='split' (--missing split)"
         )
     dropped = int(blank.any(axis=1).sum())
     if dropped:
-        notes.append(f"{dropped} row(s) with blanks dropped")
+        notes.append(f"{counted(dropped, 'row')} with blanks dropped")
     return rows_of(rows, ~blank.any(axis=1))
 
 
 def _without_copies(rows: _Rows, notes: list[str]) -> _Rows:
     copies = pd.DataFrame(np.column_stack([rows.code, rows.t, rows.x])).duplicated().to_numpy(dtype=bool)
     if copies.any():
-        notes.append(f"{copies.sum()} row(s) that repeat another dropped")
+        notes.append(f"repeated rows dropped: {copies.sum():,}")
     return rows_of(rows, ~copies)
 
 
@@ -407,7 +408,7 @@ def _split(table: Table, chosen: _Chosen, rows: _Rows, labels: list[str], notes:
             pieces.append(Piece(name, one.t, one.x[:, :n], one.x[:, n:] if chosen.inputs else None))
         gaps += len(cuts)
     if gaps:
-        notes.append(f"{gaps} gap(s) longer than {GAP:g} × the median step: split into {len(pieces)} pieces")
+        notes.append(f"{counted(gaps, 'gap')} longer than {GAP:g} × the median step: split into {len(pieces)} pieces")
     return pieces
 
 
@@ -420,9 +421,9 @@ def _refuse_backward(table: Table, rows: _Rows, steps: np.ndarray) -> None:
         )
     repeated = steps <= _REPEATED * np.median(steps) if len(steps) else steps > 0.0
     if repeated.any():
-        first = int(np.argmax(repeated))
+        first, such = int(np.argmax(repeated)), counted(int(repeated.sum()), "such row")
         raise InputError(
-            f"time {rows.t[first]:g} is repeated in {table.where(rows.row[first + 1])} ({repeated.sum()} such row(s)): "
+            f"time {rows.t[first]:g} is repeated in {table.where(rows.row[first + 1])} ({such}): "
             "keep one row per time, or name the column that distinguishes runs with trajectory=… (--trajectory)"
         )
 
@@ -476,5 +477,8 @@ def _nominal(pieces: Sequence[Piece]) -> float:
 def _unwrapped(pieces: Sequence[Piece], manifold: Manifold, notes: list[str]) -> list[Piece]:
     circles = np.asarray(manifold.circles)
     turns = sum((np.abs(np.diff(piece.q, axis=0)) > np.pi).sum(axis=0) for piece in pieces)
-    notes += [f"{manifold.names[i]}: {turns[i]} turn(s) unwrapped" for i in np.flatnonzero(circles & (turns > 0))]
+    notes += [
+        f"{manifold.names[i]}: {counted(int(turns[i]), 'turn')} unwrapped"
+        for i in np.flatnonzero(circles & (turns > 0))
+    ]
     return [piece._replace(q=np.where(circles, np.unwrap(piece.q, axis=0), piece.q)) for piece in pieces]

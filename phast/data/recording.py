@@ -9,9 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from phast.data.manifold import Manifold
-from phast.data.trajectories import (
-    Trajectories,
-)
+from phast.data.trajectories import Trajectories
 from phast.data.units import Units
 from phast.errors import InputError
 

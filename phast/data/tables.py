@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from phast.errors import InputError
+from phast.errors import InputError, counted
 
 TEXT = (".csv", ".tsv", ".txt")
 _ASIDE = re.compile(r"\s*#|sep=.$")  # a comment, or the separator for Excel's eyes
@@ -93,7 +93,7 @@ class Table(NamedTuple):
             first = int(np.argmax(wrong))
             raise InputError(
                 f"column '{base(heading)}' must hold numbers, got {str(self.frame[heading].iloc[first])[:40]!r} in "
-                f"{self.where(first)} ({wrong.sum()} such value(s) in all): correct or drop it"
+                f"{self.where(first)} ({counted(int(wrong.sum()), 'such value')} in all): correct or drop it"
             )
         return values
 
@@ -238,7 +238,7 @@ def _named(table: Table, headings: list[str]) -> Table:
     beyond = table.frame.iloc[:, len(headings) :].notna().any(axis=1).to_numpy()
     if beyond.any():
         raise InputError(
-            f"{table.where(int(np.argmax(beyond)))} has more values than the {len(headings)} heading(s): "
+            f"{table.where(int(np.argmax(beyond)))} has more values than the {counted(len(headings), 'heading')}: "
             "give each column a heading"
         )
     named = [i for i, heading in enumerate(headings) if heading]

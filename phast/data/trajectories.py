@@ -21,12 +21,12 @@ from numpy.typing import ArrayLike
 from phast.data.files import replacing
 from phast.data.manifold import Manifold
 from phast.data.tables import Table, about, existing_file, from_frame, parsing, read_table
-from phast.errors import InputError
+from phast.errors import InputError, counted
 
 _ARRAYS = ("q", "p", "v", "u", "stretch")
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Trajectories:
     """N trajectories of T positions each, sampled every ``dt``; what a simulator also knows stands beside them.
 
@@ -55,7 +55,7 @@ class Trajectories:
             raise InputError(f"q holds no samples, its shape is {q.shape}: give at least one trajectory of one step")
         if q.shape[2] != len(names):
             raise InputError(
-                f"q has {q.shape[2]} coordinate(s) but the manifold has {len(names)} ({', '.join(names)}): "
+                f"q has {counted(q.shape[2], 'coordinate')} but the manifold has {len(names)} ({', '.join(names)}): "
                 "name each coordinate once"
             )
         _require_finite(q, "q", names)
@@ -69,6 +69,14 @@ class Trajectories:
         _require_positive(checked.get("stretch"))
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        known = "".join(f", {name}" for name in self.arrays() if name not in ("q", "stretch"))
+        uneven = "" if self.stretch is None else ", unevenly"
+        return (
+            f"Trajectories of {', '.join(self.manifold.coordinates)}{known}: {len(self):,} × "
+            f"{counted(self.length, 'sample')}, every {self.dt:.6g} s{uneven}"
+        )
 
     def __len__(self) -> int:
         """N, the number of trajectories."""
@@ -186,7 +194,7 @@ def _require_finite(x: np.ndarray, name: str, channels: Sequence[str] | None) ->
         channel = i if channels is None else f"'{channels[i]}'"
         raise InputError(
             f"{name} is {x[trajectory, step, i]} at trajectory {trajectory}, step {step}, coordinate {channel} "
-            f"({len(bad)} such value(s) in all): fill or drop missing samples first"
+            f"({counted(len(bad), 'such value')} in all): fill or drop missing samples first"
         )
 
 

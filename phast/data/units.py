@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from phast.data.manifold import Manifold
-from phast.errors import InputError
+from phast.errors import InputError, counted
 
 _PER_RADIAN = {"rad": 1.0, "deg": 180.0 / np.pi}
 
@@ -20,7 +20,9 @@ class Units:
 
     def __post_init__(self):
         if len(self.names) != self.manifold.size:
-            raise InputError(f"{len(self.names)} unit(s) for {self.manifold.size} coordinate(s): name one each")
+            raise InputError(
+                f"{counted(len(self.names), 'unit')} for {counted(self.manifold.size, 'coordinate')}: name one each"
+            )
         for coordinate, circle, name in zip(self.manifold.names, self.manifold.circles, self.names, strict=True):
             if circle and name not in _PER_RADIAN:
                 raise InputError(f"'{coordinate}' is an angle in '{name}': choose {' or '.join(_PER_RADIAN)}")

@@ -27,7 +27,7 @@ SYSTEM_NAMES = (
 
 
 def check_system(name: str) -> str:
-    """The name, once a simulator has it."""
+    """Refuse a name that is no simulator's."""
     if name in SYSTEM_NAMES:
         return name
     near = difflib.get_close_matches(name, SYSTEM_NAMES, n=1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from phast.data.recording import Recording
 from phast.data.trajectories import Trajectories
-from phast.errors import InputError
+from phast.errors import InputError, counted
 from phast.estimation.forecaster import (
     AbstractIdentifiable,
     Filtered,
@@ -38,10 +38,11 @@ def matched(model: AbstractIdentifiable, recording: Recording) -> Recording:
     given, wanted = len(recording.inputs), input_count(model)
     if given != wanted and (given or model.core.system.port is not None):
         raise InputError(
-            f"the recording has {given} input(s), but the model {wanted}: name the columns with inputs=… (--inputs)"
+            f"the recording has {counted(given, 'input')}, but the model {wanted}: name the columns with inputs=… "
+            "(--inputs)"
         )
     if not 0.2 < recording.dt / model.dt < 5.0:
-        raise InputError(f"sampled every {recording.dt:g}, but the model learned at {model.dt:g}: resample it")
+        raise InputError(f"sampled every {recording.dt:g}, but the model was fitted at {model.dt:g}: resample it")
     return dataclasses.replace(recording, dt=model.dt)
 
 
@@ -50,7 +51,7 @@ def _check_coordinates(model: AbstractIdentifiable, recording: Recording) -> Non
         return
     found, wanted = recording.manifold.coordinates, model.manifold.coordinates
     raise InputError(
-        f"the recording has the coordinate(s) {', '.join(found)}, but the model {', '.join(wanted)}: name the model's "
+        f"the recording has the coordinates {', '.join(found)}, but the model {', '.join(wanted)}: name the model's "
         "with positions=… (--positions), or rename the columns"
     )
 
@@ -107,7 +108,7 @@ def filtered(
             for piece in recording.singly()
         ]
     if process_noise is not None:
-        raise InputError("this model trusts its physics over its window: leave the process noise out")
+        raise InputError("a model fitted to second order has no process noise: leave it out")
     model = model if noise is None else dataclasses.replace(model, noise=noise)
     return [_first(_slide_all(model, *_batched(piece))) for piece in recording.singly()]
 

@@ -49,7 +49,7 @@ class Gradient(AbstractMethod):
         if isinstance(structure, AbstractEnergetic):
             raise InputError("a composed system is fitted to second order: leave method=Gradient(…) out")
         if data.stretch is not None:
-            raise InputError("the convolutional observer knows even steps only: resample, or use method=SecondOrder()")
+            raise InputError("the convolutional observer needs even steps: resample, or use method=SecondOrder()")
         check_motion(data)
         selecting = hold_out(data)
         if self.bound != "validated":

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
-from phast.errors import InputError
+from phast.errors import InputError, counted
 from phast.estimation.forecaster import AbstractForecaster, AbstractFullState, Core, Phast
 from phast.estimation.moving_horizon import ModelAware
 
@@ -162,7 +162,7 @@ def _require_steps(trajectory: Batch, burn_in: int) -> None:
     length = trajectory.q.shape[0]
     if length < burn_in + 2:
         raise InputError(
-            f"trajectories of {length} sample(s) leave no step to learn from after a burn-in of {burn_in}: "
+            f"trajectories of {counted(length, 'sample')} leave no step to learn from after a burn-in of {burn_in}: "
             f"give longer ones, at least {burn_in + 2}"
         )
 

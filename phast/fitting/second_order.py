@@ -15,9 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from phast.components.damping import (
-    depends_on_velocity,
-)
+from phast.components.damping import depends_on_velocity
 from phast.components.parameter import in_working_precision, parameter_count
 from phast.data.durations import check_duration, steps_in
 from phast.data.trajectories import Trajectories
@@ -32,7 +30,7 @@ from phast.dynamics.integrators import (
     Transition,
     leapfrog,
 )
-from phast.errors import InputError
+from phast.errors import InputError, counted
 from phast.estimation.forecaster import Core
 from phast.estimation.inputs import held_over
 from phast.estimation.moving_horizon import ModelAware, Noise, smoothed_ends
@@ -137,7 +135,7 @@ def _context_length(context: int | str | None, window: int, data: Trajectories) 
         return min(max(_DEFAULT_CONTEXT, window // 4), data.length - 1)
     count = steps_in(context, data.dt)
     if not MINIMUM_CONTEXT <= count <= data.length:
-        raise InputError(f"a context of {count} sample(s): give {MINIMUM_CONTEXT} to {data.length}")
+        raise InputError(f"a context of {counted(count, 'sample')}: give {MINIMUM_CONTEXT} to {data.length}")
     return count
 
 

@@ -30,7 +30,7 @@ from phast.components.potential import AbstractPotential, ChainCosine, Cosine, Q
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Numbers, Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
-from phast.errors import InputError
+from phast.errors import InputError, counted
 from phast.fitting.free_fields import free_damping, free_potential
 from phast.fitting.preprocess import Preprocessed, Scales, typical
 from phast.fitting.words import (
@@ -268,7 +268,10 @@ def _rows(wanted: Any, data: Trajectories) -> tuple | str | None:
     n, m = data.manifold.size, data.u.shape[2]
     if wanted is None or (isinstance(wanted, str) and wanted == "identity"):
         if n != m:
-            raise InputError(f"{m} input(s), {n} coordinate(s): give the port as {n} rows of {m} numbers, or 'learned'")
+            raise InputError(
+                f"{counted(m, 'input')}, {counted(n, 'coordinate')}: give the port as {counted(n, 'row')} of "
+                f"{counted(m, 'number')}, or 'learned'"
+            )
         return None
     if isinstance(wanted, str) and wanted == "learned":
         return "learned"
@@ -278,7 +281,9 @@ def _rows(wanted: Any, data: Trajectories) -> tuple | str | None:
     except (TypeError, ValueError):  # ragged, or words
         rows = np.zeros(0)
     if rows.shape != (n, m) or not np.isfinite(rows).all():
-        raise InputError(f"port {wanted}: give {n} row(s) of {m} number(s), e.g. '1,0;0,1', or 'learned'")
+        raise InputError(
+            f"port {wanted}: give {counted(n, 'row')} of {counted(m, 'number')}, e.g. '1,0;0,1', or 'learned'"
+        )
     return tuple(map(tuple, rows.tolist()))
 
 

@@ -1,10 +1,9 @@
-"""How far a forecast may be off, to first order: what coefficients and state leave open, carried through the forecast.
+"""The standard deviation of a forecast, to first order: covariances of coefficients and state, propagated through it.
 
-Coefficients have the covariance that a sharp fit leaves (:class:`Evidence`, a Laplace approximation). With them moves
-the state that explains the context best, by the one Gauss–Newton step that the implicit function theorem asks for; what
-noise leaves open of that state comes on top. A model's own error is no noise, so the spread is compared once with the
-errors of forecasts over the data that were learned from, and widened by what it lacked. What will be measured is off by
-the noise of the measurement too: that is added, not widened.
+Coefficients have the covariance of a Laplace approximation at the fit (:class:`Evidence`). The estimated state depends
+on them: it moves by one Gauss–Newton step, as the implicit function theorem says; its own covariance, from the noise of
+the context, is added. Model error is not noise: the spread is compared once with the errors of forecasts over the
+training data, and inflated by one factor where it is too small. The noise of a measurement is added, not inflated.
 """
 
 import dataclasses

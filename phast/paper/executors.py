@@ -179,7 +179,7 @@ def connect(address: str) -> "Client":
     try:
         from distributed import Client
     except ImportError:
-        raise InputError("--scheduler needs Dask: pip install 'phast[cluster]'") from None
+        raise InputError("--scheduler needs Dask: pip install 'phast-physics[cluster]'") from None
     try:
         return Client(address, timeout="10s")
     except (OSError, TimeoutError, ValueError) as error:

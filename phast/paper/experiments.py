@@ -32,7 +32,7 @@ from phast.errors import InputError
 from phast.estimation.forecaster import cores
 from phast.fitting.checkpoint import save
 from phast.fitting.losses import AbstractLoss, Batch, FullStateLoss, NextStepLoss, as_batch
-from phast.fitting.training import History, Settings, warm_up
+from phast.fitting.training import History, Settings, train, warm_up
 from phast.paper.compositions import SHARP, composition
 from phast.paper.metrics import evaluate, evaluate_full_state
 from phast.paper.models import FULL_STATE, model_builder
@@ -213,22 +213,22 @@ def _descend(
     build: Callable[..., Any],
     loss: AbstractLoss,
     settings: Settings,
-    train: Batch,
-    validation: Batch,
+    seen: Batch,
+    held_out: Batch,
     seeds: Sequence[int],
     watch: Watch,
 ) -> Iterator[Trained]:
     start = time.perf_counter()
     models = [build(key=jax.random.key(seed)) for seed in seeds]
-    warm_up(models[0], train, validation, loss=loss, settings=settings)
+    warm_up(models[0], seen, held_out, loss=loss, settings=settings)
     compile_seconds = time.perf_counter() - start
 
     def one(seed: int, model: Any) -> Trained:
         begun = time.perf_counter()
         fitted, history = train(
             model,
-            train,
-            validation,
+            seen,
+            held_out,
             loss=loss,
             settings=settings,
             key=jax.random.fold_in(jax.random.key(seed), 1),
@@ -306,8 +306,8 @@ def run(
     chosen.maker(experiment.model)  # a wrong name is said before anything is simulated
     simulator, noise = experiment.simulator(), experiment.noise
     data = benchmark_split(simulator) if data is None else data
-    train = data.train.subset(slice(0, chosen.trajectories))
-    seen = Split(_noisy(train, noise, 0), _noisy(data.validation, noise, 1), data.test)
+    part = data.train.subset(slice(0, chosen.trajectories))
+    seen = Split(_noisy(part, noise, 0), _noisy(data.validation, noise, 1), data.test)
     truth = simulator.dynamics if isinstance(simulator.dynamics, PortHamiltonian) else None
     for seed, done in zip(seeds, chosen.train(simulator, experiment, seen, seeds, watch), strict=True):
         begun = time.perf_counter()

@@ -294,7 +294,7 @@ def compare_tools(
     records = []
     for name in names:
         if package := missing_package(peer(name)):
-            tell(f"{name}: skipped, since {package} is not installed: pip install 'phast[peers]'")
+            tell(f"{name}: skipped, since {package} is not installed: pip install 'phast-physics[peers]'")
     able = [name for name in names if missing_package(peer(name)) is None]
     for system in systems:
         data = None

@@ -1,8 +1,8 @@
 """Real recordings, each split in time or by runs: what PHAST makes of them, beside simpler forecasts.
 
 A study says which files it reads, what it trains on, what it looks for and how far it looks ahead. Forecasts begin all
-along the test part, from contexts in it; nothing else of it is used. The recordings are not distributed: they are read
-from a folder, ``../shared/data`` unless told otherwise.
+along the test part, from contexts in it; nothing else of it is used. The recordings are not distributed: ``--data``
+names their folder.
 """
 
 import json

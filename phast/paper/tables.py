@@ -21,6 +21,7 @@ import equinox as eqx
 from phast.dynamics.systems import SYSTEMS
 from phast.paper.executors import Job, cost, records_of
 from phast.paper.experiments import QUICK, Experiment, Record, key_of, read_record
+from phast.paper.metrics import error_name
 from phast.report.text import figure
 
 REGIMES = ("phast-known", "phast-partial", "phast-unknown")
@@ -434,8 +435,6 @@ def _tool(record: Record) -> list[str]:
 
 def main_metric(system: str) -> str:
     """What a benchmark is judged by: the rollout of 100 steps, or the next step where the paper prints only that."""
-    from phast.paper.metrics import error_name
-
     kind = error_name(SYSTEMS[system].manifold)
     return kind if system in OTHERS else f"rollout_{kind}_h100"
 

@@ -53,7 +53,7 @@ def write_model_page(
 ) -> Path:
     """Write the page of ``model`` on ``recording`` to ``output``, in the units of the recording's file.
 
-    ``about`` is what is known of the model beside its coefficients (:func:`phast.describe`). ``progress`` hears of
+    ``about`` is what is known of the model beside its coefficients (:attr:`phast.Fitted.about`). ``progress`` hears of
     what is drawn next.
     """
     found = identified(model)

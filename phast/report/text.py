@@ -7,6 +7,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from phast.analysis.identifiability import Coefficient, Determination
 from phast.analysis.quality import Quality
 from phast.data.units import Units
+from phast.errors import counted
 
 _PLAIN = (-3, 6)  # the powers of ten that are written without an exponent
 _DIGITS = 17  # with which a double is written exactly
@@ -19,11 +20,6 @@ def figure(value: float) -> str:
     if 0.9999 < value < 1.0:
         return f"1 - {1.0 - value:.1e}"
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
-
-
-def counted(count: int, noun: str) -> str:
-    """``1 forecast``, ``2 forecasts``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def padded(rows: Sequence[Sequence[str]]) -> list[str]:

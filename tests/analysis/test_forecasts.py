@@ -118,7 +118,9 @@ def test_what_does_not_fit_is_said(model):
     with pytest.raises(InputError, match="ends 50 samples after the context"):
         foresee(model, recording(model, uneven=True), Asked("start", None, 51))
     other = read(pd.DataFrame({"t": DT * np.arange(20), "x": np.sin(np.arange(20.0))}))
-    with pytest.raises(InputError, match=r"has the coordinate\(s\) x"):
+    with pytest.raises(
+        InputError, match=r"has the coordinates x, .* name the model's with positions=… \(--positions\), or rename"
+    ):
         foresee(model, other, Asked())
 
 

@@ -99,6 +99,7 @@ OPTIONS = {
     "structure": phast.Structure(potential="cosine", port=np.eye(2)),
     "components": phast.Structure(potential=phast.Cosine(9.81), regime="known", damping="none"),
     "second order": phast.SecondOrder(context="0.5 s", noise=0.1),
+    "noise of each coordinate": phast.SecondOrder(noise=(0.1, 0.2)),
     "gradient": phast.Gradient(settings=phast.Settings(epochs=3), bound=0.5),
 }
 

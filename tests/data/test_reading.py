@@ -15,7 +15,7 @@ from phast.data.manifold import Manifold
 from phast.data.reading import read
 from phast.data.recording import GAP, SHORTEST, Recording
 from phast.data.trajectories import Trajectories, refuse_turns, save_trajectories
-from phast.errors import InputError
+from phast.errors import InputError, counted
 
 MEASURED = Path(__file__).resolve().parents[3] / "shared" / "data"
 TIMES = 0.1 * np.arange(12)
@@ -99,7 +99,7 @@ def test_text_of_any_habit_is_the_same_table(tmp_path, habit):
 def test_what_was_left_out_is_said(tmp_path):
     assert read(written(tmp_path, TEXTS["an index"])).notes == ("column 1 has no heading: left out",)
     assert read(written(tmp_path, TEXTS["a column of text"])).notes == ("column 'note' holds text: left out",)
-    assert read(written(tmp_path, TEXTS["rows twice"])).notes == ("12 row(s) that repeat another dropped",)
+    assert read(written(tmp_path, TEXTS["rows twice"])).notes == ("repeated rows dropped: 12",)
     (note,) = read(written(tmp_path, TEXTS["plain"]), dt=0.2).notes
     assert note == "column 't' left out: the step was given, 0.2"
 
@@ -193,7 +193,7 @@ def test_an_angle_is_the_same_wrapped_or_not_in_either_unit(speed, kind, positiv
         np.testing.assert_allclose(np.diff(found), np.diff(angle), atol=1e-9)
         np.testing.assert_allclose(found[0], given_as[0], atol=1e-12)
     turns = int((np.abs(np.diff(wrapped)) > np.pi).sum())
-    assert recording.notes == ((f"theta: {turns} turn(s) unwrapped",) if turns else ())
+    assert recording.notes == ((f"theta: {counted(turns, 'turn')} unwrapped",) if turns else ())
 
 
 def test_a_heading_may_say_the_kind_and_the_unit(tmp_path):
@@ -254,7 +254,7 @@ def test_a_trajectory_is_split_at_its_gaps_and_only_there(lengths, dt):
         f"0 part {i + 1}" for i, n in enumerate(lengths) if n >= SHORTEST
     ]
     assert recording.notes[0] == (
-        f"{len(lengths) - 1} gap(s) longer than 5 × the median step: split into {len(lengths)} pieces"
+        f"{counted(len(lengths) - 1, 'gap')} longer than 5 × the median step: split into {len(lengths)} pieces"
     )
     assert any("left out" in note for note in recording.notes) == (min(lengths) < SHORTEST)
     assert_whole(recording, len(t))
@@ -294,7 +294,7 @@ def test_blanks_are_refused_or_left_out(tmp_path, timed):
     recording = read(path, dt=dt, missing="split")
     assert [list(piece.t[[0, -1]]) for piece in recording.pieces] == [[0.0, 19.0], [30.0, 39.0]]
     assert len(recording.pieces[0].t) == 19 and not recording.even
-    assert recording.notes[0] == "11 row(s) with blanks dropped"
+    assert recording.notes[0] == "11 rows with blanks dropped"
 
 
 # --- cutting a recording ---------------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ REFUSED = {
         "'t' must hold numbers, got '2024-01-01' in line 5",
     ),
     "text in times": ("a.csv", spoiled(5, "later,1"), {}, "column 't' must hold numbers, got 'later' in line 5"),
-    "too many values": ("a.csv", spoiled(5, "0.3,1,2"), {}, r"line 5 has more values than the 2 heading\(s\)"),
+    "too many values": ("a.csv", spoiled(5, "0.3,1,2"), {}, r"line 5 has more values than the 2 headings"),
     "too few values": ("a.csv", spoiled(5, "0.3"), {}, r"column 'x' is blank in line 5 \(1 blank.*missing='split'"),
     "a blank time": ("a.csv", spoiled(5, ",1"), {}, "column 't' is blank in line 5"),
     "infinite": ("a.csv", spoiled(5, "0.3,-inf"), {}, "column 'x' is -inf in line 5 .* too large"),

@@ -44,6 +44,10 @@ def assert_same(a, b):
         np.testing.assert_array_equal(array, b.arrays()[name])
 
 
+def test_they_say_what_they_are_in_one_line(recorded):
+    assert repr(recorded) == "Trajectories of x, theta:angle, p, v, u: 3 × 8 samples, every 0.1 s"
+
+
 # --- the door --------------------------------------------------------------------------------------------------------
 
 
@@ -83,7 +87,7 @@ def test_momenta_must_run_along_with_positions(shape):
     [
         ({"q": np.zeros((5, 2))}, "use as_trajectories"),
         ({"q": np.zeros((0, 5, 2))}, "no samples"),
-        ({"q": np.zeros((1, 5, 3))}, r"3 coordinate\(s\) but the manifold has 2 \(x, theta\)"),
+        ({"q": np.zeros((1, 5, 3))}, r"3 coordinates but the manifold has 2 \(x, theta\)"),
         ({"q": np.full((1, 5, 2), "a")}, "q must hold numbers"),
         ({"q": np.zeros((1, 5, 2)), "u": np.zeros((1, 4, 1))}, r"give u the shape \(1, 5, inputs\)"),
         ({"q": np.zeros((1, 5, 2)), "u": np.full((1, 5, 1), np.nan)}, "u is nan at trajectory 0, step 0"),
@@ -117,7 +121,7 @@ def test_data_comes_in_many_forms():
         (np.zeros((1, 2, 3, 4)), r"got \(1, 2, 3, 4\)"),
         (pd.DataFrame({"y": [0.0]}), "no column 'x': the columns are y"),
         (pd.DataFrame({"x": ["a"]}), "column 'x' must hold numbers"),
-        (np.zeros((5, 2)), r"2 coordinate\(s\) but the manifold has 1"),
+        (np.zeros((5, 2)), r"2 coordinates but the manifold has 1"),
     ],
 )
 def test_data_in_no_known_form_is_refused(data, message):

@@ -350,9 +350,9 @@ MISTAKES = {
     "friction": (("unknown", wanted(damping="sticky"), LINE), "unknown damping 'sticky': choose of viscous"),
     "none and some": (("unknown", wanted(damping="none+viscous"), LINE), "'none' goes with no other term"),
     "a port without inputs": (("unknown", wanted(port="identity"), LINE), "a port needs inputs: name their columns"),
-    "too few inputs": (("unknown", wanted(), moving("a", "b", inputs=1)), r"1 input\(s\), 2 coordinate\(s\): give"),
+    "too few inputs": (("unknown", wanted(), moving("a", "b", inputs=1)), r"1 input, 2 coordinates: give"),
     "port": (("unknown", wanted(port="straight"), DRIVEN), "port 'straight' .*: 'straight' is not a number"),
-    "a port of another shape": (("unknown", wanted(port="1,0"), DRIVEN), r"give 1 row\(s\) of 1 number\(s\)"),
+    "a port of another shape": (("unknown", wanted(port="1,0"), DRIVEN), r"give 1 row of 1 number"),
     "a ragged port": (("unknown", wanted(port=((1.0, 0.0), (1.0,))), DRIVEN_ARM), r"give 2 row\(s\) of 2"),
     "a port of one row": (("unknown", wanted(port=(1.0, 2.0)), DRIVEN_ARM), r"give 2 row\(s\) of 2"),
     "a port of words": (("unknown", wanted(port=(("a",),)), DRIVEN), r"give 1 row\(s\) of 1"),
@@ -438,7 +438,10 @@ RECORDING_MISTAKES = {
         lambda r: dataclasses.replace(r, manifold=Manifold.parse("q")),
         "the coordinate.s. q, but the model charge",
     ),
-    "another clock": (lambda r: dataclasses.replace(r, dt=1e-3), "sampled every 0.001, but the model learned at 1.0"),
+    "another clock": (
+        lambda r: dataclasses.replace(r, dt=1e-3),
+        "sampled every 0.001, but the model was fitted at 1.0",
+    ),
     "other inputs": (lambda r: dataclasses.replace(r, inputs=("a", "b")), r"has 2 input\(s\), but the model 1"),
     "too short": (lambda r: r.between(0.0, 1.2e-6), "too short for a context|no piece has 8 samples"),
 }

@@ -81,7 +81,7 @@ def test_the_noise_table_of_the_docs_is_that_of_the_records():
     assert all(path.exists() for path in noise_study_paths(folder, windy))  # nothing is run here
     records = noise_study(folder, windy, on_stage=lambda stage: None)
     rows = noise_rows(noise_curves(records), LEVELS)
-    text = (ROOT / "docs" / "sharp.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "velocity.md").read_text()
     start, end = between_marks(text, "noise-study")
     assert text[start:end] == Sheet("", rows[0], rows[1:], []).markdown()
 
@@ -113,6 +113,7 @@ MISTAKES = {
         "seed-0.json: no such record: leave --records-only out",
     ),
     "a figure without records": ("reproduce velocity-study --records-only", "leave --records-only out"),
+    "no recordings": ("reproduce measured-single --results {new}", "not in the repository: --data FOLDER"),
     "no document": ("reproduce rlc --records-only --into {new}/none.md", "cannot read"),
     "no place": ("reproduce rlc --records-only --into {new}/empty.md", "has no place <!-- rlc -->"),
     "no models": ("reproduce gallery-rollouts --records-only --results {new}", "no fitted model of pendulum-windy"),

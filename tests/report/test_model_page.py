@@ -246,8 +246,8 @@ def test_what_cannot_be_shown_is_refused_in_one_line(hostile, tmp_path):
     cases = [
         (dataclasses.replace(model, evidence=None), recording, "carries no evidence of its fit"),
         (model, short, "longest piece has 8 samples, but the model looks at 8"),
-        (model, mute, r"has 0 input\(s\), but the model 1: name the columns"),
-        (model, dataclasses.replace(recording, manifold=Manifold.parse("a:angle", "b")), r"has the coordinate\(s\) a"),
+        (model, mute, r"has 0 inputs, but the model 1: name the columns"),
+        (model, dataclasses.replace(recording, manifold=Manifold.parse("a:angle", "b")), r"has the coordinates a"),
     ]
     for wrong, data, message in cases:
         with pytest.raises(InputError, match=message):
@@ -402,3 +402,9 @@ def test_nothing_is_wider_than_a_narrow_window(visit, page):
         show(browser, until, section)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
     assert browser.execute_script(OVERFLOWING) == [] and browser.execute_script(OVERLAPPING) == []
+
+
+def test_every_column_of_one_coordinate_is_seen_on_a_telephone(visit, plain):
+    browser, _ = visit(plain[1], 390)
+    wide = "return [...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
+    assert browser.execute_script(wide) == [0, 0, 0]

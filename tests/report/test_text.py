@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phast.analysis.identifiability import Coefficient, Determination
-from phast.report.text import counted, reading, to_its_digits, with_deviation
+from phast.errors import counted
+from phast.report.text import reading, to_its_digits, with_deviation
 
 VALUES = st.floats(-1e12, 1e12) | st.floats(-1e-6, 1e-6) | st.floats(allow_nan=False, allow_infinity=False)
 DEVIATIONS = st.floats(1e-12, 1e12) | st.floats(0.0, allow_infinity=False, exclude_min=True)

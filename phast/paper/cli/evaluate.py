@@ -10,7 +10,7 @@ from phast import paper
 from phast.cli.console import JsonSink, print_table
 from phast.cli.options import Shown
 from phast.dynamics.names import check_system
-from phast.errors import InputError
+from phast.errors import InputError, counted
 from phast.paper.cli.runs import listed
 from phast.paper.progress import training
 
@@ -68,7 +68,7 @@ def _print_comparison(records: list[dict[str, Any]], system: "phast.System") -> 
         "next_step_after_burn_in",
     ]
     seeds = len({record["seed"] for record in records})
-    title = f"{system.title}: {seeds} seed(s), preset {records[0]['preset']}"
+    title = f"{system.title}: {counted(seeds, 'seed')}, preset {records[0]['preset']}"
     judged = paper.tables.sheet(title, paper.tables.compare(records, columns))
     print(f"\n{judged.title}")
     print_table(judged.heading, judged.lines)
