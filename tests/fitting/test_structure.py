@@ -353,10 +353,10 @@ MISTAKES = {
     "too few inputs": (("unknown", wanted(), moving("a", "b", inputs=1)), r"1 input, 2 coordinates: give"),
     "port": (("unknown", wanted(port="straight"), DRIVEN), "port 'straight' .*: 'straight' is not a number"),
     "a port of another shape": (("unknown", wanted(port="1,0"), DRIVEN), r"give 1 row of 1 number"),
-    "a ragged port": (("unknown", wanted(port=((1.0, 0.0), (1.0,))), DRIVEN_ARM), r"give 2 row\(s\) of 2"),
-    "a port of one row": (("unknown", wanted(port=(1.0, 2.0)), DRIVEN_ARM), r"give 2 row\(s\) of 2"),
-    "a port of words": (("unknown", wanted(port=(("a",),)), DRIVEN), r"give 1 row\(s\) of 1"),
-    "an endless port": (("unknown", wanted(port=((np.nan,),)), DRIVEN), r"give 1 row\(s\) of 1"),
+    "a ragged port": (("unknown", wanted(port=((1.0, 0.0), (1.0,))), DRIVEN_ARM), r"give 2 rows of 2"),
+    "a port of one row": (("unknown", wanted(port=(1.0, 2.0)), DRIVEN_ARM), r"give 2 rows of 2"),
+    "a port of words": (("unknown", wanted(port=(("a",),)), DRIVEN), r"give 1 row of 1"),
+    "an endless port": (("unknown", wanted(port=((np.nan,),)), DRIVEN), r"give 1 row of 1"),
     "no motion": (("unknown", wanted(), dataclasses.replace(LINE, q=0.0 * LINE.q)), "'x' never moves"),
     "too short": (("unknown", wanted(), LINE.steps(0, 7)), "too short to learn from"),
 }
@@ -442,7 +442,7 @@ RECORDING_MISTAKES = {
         lambda r: dataclasses.replace(r, dt=1e-3),
         "sampled every 0.001, but the model was fitted at 1.0",
     ),
-    "other inputs": (lambda r: dataclasses.replace(r, inputs=("a", "b")), r"has 2 input\(s\), but the model 1"),
+    "other inputs": (lambda r: dataclasses.replace(r, inputs=("a", "b")), r"has 2 inputs, but the model 1"),
     "too short": (lambda r: r.between(0.0, 1.2e-6), "too short for a context|no piece has 8 samples"),
 }
 
@@ -462,7 +462,7 @@ def test_inputs_that_a_driven_model_needs(circuits):
         pushed = dataclasses.replace(model.core.system, port=port)
         driven = dataclasses.replace(model, core=dataclasses.replace(model.core, system=pushed))
         assert input_count(driven) == 2
-        with pytest.raises(InputError, match=r"has 0 input\(s\), but the model 2: name the columns with inputs=…"):
+        with pytest.raises(InputError, match=r"has 0 inputs, but the model 2: name the columns with inputs=…"):
             wrapped(driven).forecast(5, recording)
     with pytest.raises(InputError, match="holds its own inputs: leave past=… out"):
         fitted.forecast(5, recording, past=np.zeros((10, 1)))
