@@ -436,7 +436,7 @@ def test_a_recording_is_forecast_for_a_time(circuits):
 RECORDING_MISTAKES = {
     "other coordinates": (
         lambda r: dataclasses.replace(r, manifold=Manifold.parse("q")),
-        "the coordinate.s. q, but the model charge",
+        "the coordinates q, but the model charge",
     ),
     "another clock": (
         lambda r: dataclasses.replace(r, dt=1e-3),
