@@ -21,8 +21,8 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from phast.data.manifold import Manifold
 from phast.dynamics.hamiltonian import AbstractEnergetic
-from phast.dynamics.integrators import AbstractTransition, State
-from phast.estimation.inputs import Held, Inputs, Past
+from phast.dynamics.integrators import AbstractTransition, Scalar, State
+from phast.estimation.inputs import Held, Inputs, Past, held_before
 from phast.estimation.observers import AbstractCanonicalizer, AbstractObserver
 
 
@@ -169,12 +169,85 @@ class Core(AbstractFullState):
 
 
 class Filtered(NamedTuple):
-    """What predict–correct knows after each measurement: states, their covariance, and the innovation."""
+    """What is known after each measurement: states, their covariance, and the innovation."""
 
-    q: Float[Array, "T n"]
-    p: Float[Array, "T n"]
-    covariance: Float[Array, "T twice_n twice_n"]
-    innovation: Float[Array, "T n"]
+    q: Float[Array, "*samples n"]
+    p: Float[Array, "*samples n"]
+    covariance: Float[Array, "*samples twice_n twice_n"]
+    innovation: Float[Array, "*samples n"]
+
+
+class AbstractFilter(eqx.Module):
+    """States from positions, one sample at a time with a cache of constant size; a recording is a scan of it."""
+
+    @abstractmethod
+    def start(self, q: Float[Array, " n"], held: Held | Float[Array, " inputs"] | None = None) -> PyTree:
+        """The cache before the first sample ``q``. Of ``held``, only its form matters: it is that of later samples."""
+
+    @abstractmethod
+    def update(
+        self, cache: PyTree, q: Float[Array, " n"], held: Held | Float[Array, " inputs"] | None = None
+    ) -> tuple[PyTree, Filtered]:
+        """The cache after one more sample, and what is known then.
+
+        ``held`` acted over the step that led to this sample; before the first one nothing did, and it is not used.
+        """
+
+    def along(self, q: Float[Array, "T n"], u: Inputs = None) -> Filtered:
+        """What is known after each sample of a recording. Row t of ``u`` acts from sample t to sample t + 1."""
+        before = held_before(u)
+        start = self.start(q[0], jax.tree.map(lambda x: x[0], before))
+        return jax.lax.scan(lambda cache, sample: self.update(cache, *sample), start, (q, before))[1]
+
+
+class ExtendedKalmanFilter(AbstractFilter):
+    """Predict–correct around a core transition, measuring q at every step.
+
+    ``measurement_noise`` is the standard deviation of a position, ``process_noise`` that of the model's own error in p
+    per step. Starts at rest at the first position, with a momentum as uncertain as one unit per sample.
+    """
+
+    core: Core
+    manifold: Manifold
+    dt: float
+    measurement_noise: Scalar = 1e-3
+    process_noise: Scalar = 1e-3
+
+    def start(self, q, held=None):
+        doubt = jnp.concatenate([jnp.full_like(q, self.measurement_noise), jnp.full_like(q, 1.0 / self.dt)])
+        return jnp.concatenate([q, jnp.zeros_like(q)]), jnp.diag(doubt), jnp.asarray(False)
+
+    def update(self, cache, q, held=None):
+        """Covariances as P = R Rᵀ, moved by QR: from 1/dt down to the noise, P would lose its sign in float32."""
+        n = self.manifold.size
+        x, root = self._ahead(cache, held)
+        innovation = self.manifold.difference(q, x[:n])
+        above = jnp.concatenate([self.measurement_noise * jnp.eye(n), root[:n]], axis=1)
+        below = jnp.concatenate([jnp.zeros((2 * n, n)), root], axis=1)
+        joint = _lower_root(jnp.concatenate([above, below]))
+        gain = jax.scipy.linalg.solve_triangular(joint[:n, :n], joint[n:, :n].T, lower=True, trans=1).T
+        x, root = x + gain @ innovation, joint[n:, n:]
+        covariance = root @ root.T
+        known = Filtered(x[:n], x[n:], 0.5 * (covariance + covariance.T), innovation)
+        return (x, root, jnp.asarray(True)), known
+
+    def _ahead(self, cache, held):
+        """The state and the root of its covariance one step later; as they are before the first sample."""
+        x, root, begun = cache
+        n = self.manifold.size
+
+        def advance(x):
+            return (jnp.concatenate(self.core(x[:n], x[n:], held)),) * 2
+
+        process = jnp.concatenate([jnp.full(n, 1e-6), jnp.full(n, self.process_noise)])
+        jacobian, ahead = jax.jacfwd(advance, has_aux=True)(x)
+        moved = _lower_root(jnp.concatenate([jacobian @ root, jnp.diag(process)], axis=1))
+        return jnp.where(begun, ahead, x), jnp.where(begun, moved, root)
+
+
+def _lower_root(wide: Float[Array, "rows columns"]) -> Float[Array, "rows rows"]:
+    """The lower triangular L with L Lᵀ = W Wᵀ."""
+    return jnp.linalg.qr(wide.T, mode="r").T
 
 
 class Phast(AbstractIdentifiable):
@@ -227,45 +300,18 @@ class Phast(AbstractIdentifiable):
         return self.core.rollout(*self.state_after(context), horizon, u)[0]
 
     def filter(
-        self, q: Float[Array, "T n"], u: Inputs = None, *, measurement_noise: float = 1e-3, process_noise: float = 1e-3
+        self,
+        q: Float[Array, "T n"],
+        u: Inputs = None,
+        *,
+        measurement_noise: Scalar = 1e-3,
+        process_noise: Scalar = 1e-3,
     ) -> Filtered:
-        """Predict–correct: an extended Kalman filter around the transition, measuring q at every step.
-
-        ``measurement_noise`` is the standard deviation of a position, ``process_noise`` that of the model's own error
-        in p per step. Starts at rest at the first position, with a momentum as uncertain as one unit per sample.
-        """
-        n = self.manifold.size
-        process = jnp.concatenate([jnp.full(n, 1e-6), jnp.full(n, process_noise)])
-        doubt = jnp.concatenate([jnp.full(n, measurement_noise), jnp.full(n, 1.0 / self.dt)])
-
-        def advance(x, u_t):
-            return jnp.concatenate(self.core(x[:n], x[n:], u_t))
-
-        def body(carry, sample):
-            # Covariances as P = R Rᵀ, moved by QR: from 1/dt down to the noise, P would lose its sign in float32.
-            x, root = carry
-            q_t, u_t = sample
-            innovation = self.manifold.difference(q_t, x[:n])
-            above = jnp.concatenate([measurement_noise * jnp.eye(n), root[:n]], axis=1)
-            below = jnp.concatenate([jnp.zeros((2 * n, n)), root], axis=1)
-            joint = _lower_root(jnp.concatenate([above, below]))
-            gain = jax.scipy.linalg.solve_triangular(joint[:n, :n], joint[n:, :n].T, lower=True, trans=1).T
-            x, root = x + gain @ innovation, joint[n:, n:]
-            covariance = root @ root.T
-            jacobian = jax.jacfwd(advance)(x, u_t)
-            ahead = advance(x, u_t), _lower_root(jnp.concatenate([jacobian @ root, jnp.diag(process)], axis=1))
-            return ahead, (x[:n], x[n:], 0.5 * (covariance + covariance.T), innovation)
-
-        start = (jnp.concatenate([q[0], jnp.zeros_like(q[0])]), jnp.diag(doubt))
-        return Filtered(*jax.lax.scan(body, start, (q, u))[1])
+        """Predict–correct along a recording: see :class:`ExtendedKalmanFilter`."""
+        return ExtendedKalmanFilter(self.core, self.manifold, self.dt, measurement_noise, process_noise).along(q, u)
 
     def _momentum(self, q, v):
         return self.canonicalizer(self.core.system, q, v)
-
-
-def _lower_root(wide: Float[Array, "rows columns"]) -> Float[Array, "rows rows"]:
-    """The lower triangular L with L Lᵀ = W Wᵀ."""
-    return jnp.linalg.qr(wide.T, mode="r").T
 
 
 class PhastBlock(eqx.Module):

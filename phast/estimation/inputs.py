@@ -25,6 +25,18 @@ def steps_of(held: Inputs, start: int | None = None, stop: int | None = None) ->
     return jax.tree.map(lambda x: x[start:stop], held)
 
 
+def nothing_held(held: PyTree) -> PyTree:
+    """No input over a step of the usual length, in the form of ``held``."""
+    if not isinstance(held, Held):
+        return jax.tree.map(jnp.zeros_like, held)
+    return Held(jax.tree.map(jnp.zeros_like, held.u), jax.tree.map(jnp.ones_like, held.stretch))
+
+
+def held_before(held: Inputs) -> Inputs:
+    """What was held over the step that led to each sample; nothing before the first."""
+    return jax.tree.map(lambda none, x: jnp.concatenate([none, x[:-1]]), nothing_held(steps_of(held, 0, 1)), held)
+
+
 def held_over(windows: Trajectories) -> Held | None:
     """What is held between the samples of each window; None where there are no inputs and all steps are even."""
     return steps_within(held_everywhere(windows), 0, -1)

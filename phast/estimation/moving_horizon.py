@@ -16,14 +16,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from phast.components.lowrank import solve_pentadiagonal, solve_spd
 from phast.data.manifold import Manifold
 from phast.dynamics.hamiltonian import AbstractEnergetic
 from phast.dynamics.integrators import DiscreteGradient, ImplicitMidpoint, Transition, leapfrog
-from phast.estimation.forecaster import AbstractIdentifiable, Core, Filtered
-from phast.estimation.inputs import Held, Inputs, Past, steps_of
+from phast.estimation.forecaster import AbstractFilter, AbstractIdentifiable, Core, Filtered
+from phast.estimation.inputs import Held, Inputs, Past, nothing_held, steps_of
 
 ITERATIONS = 8
 _WEAK_PRIOR = 1e-7  # of what one more sample would tell: it decides only where positions say nothing
@@ -279,6 +279,106 @@ def _unexplained(manifold: Manifold, y, weights, present, fit: Explained, noise:
 _UNLIKELY = 4.0  # standard deviations of the sum of squares that noise leaves
 
 
+# --- the filter ------------------------------------------------------------------------------------------------------
+
+
+class Horizon(NamedTuple):
+    """What a moving horizon remembers: its samples, what was held between them, and how the last window ended.
+
+    Rows not yet filled weigh nothing. ``slopes`` are ∂x_{s+1}/∂x_s over the steps of the window, ``start`` is the state
+    at the first sample of the next window, ``state`` that at the newest sample, and ``count`` how many there were.
+    """
+
+    y: Float[Array, "K n"]
+    held: PyTree
+    slopes: Float[Array, "steps twice_n twice_n"]
+    start: Float[Array, " twice_n"]
+    state: Float[Array, " twice_n"]
+    count: Int[Array, ""]
+
+    @property
+    def here(self) -> Int[Array, ""]:
+        """The row of the newest sample."""
+        return jnp.minimum(self.count, self.y.shape[0]) - 1
+
+
+class MovingHorizonFilter(AbstractFilter):
+    """The state at each sample, from the last ``window`` positions.
+
+    Windows differ by one sample, so one Gauss–Newton step from where the last one ended is enough, and of its slopes
+    only that of the newest step is new: the others stay as they were when they entered the window. A window that the
+    model cannot explain is left to the smoother, and the next one starts from there. States are fitted through
+    ``observer``; the innovation is against the prediction of ``core``.
+    """
+
+    core: Core
+    observer: Core
+    manifold: Manifold
+    dt: float
+    window: int
+    noise: Noise = 0.0
+
+    def start(self, q, held=None):
+        rest = jnp.concatenate([q, self.observer.system.rest(q)])
+        steps, twice = self.window - 1, rest.shape[0]
+        return Horizon(
+            jnp.broadcast_to(q, (self.window, *q.shape)),
+            jax.tree.map(lambda x: jnp.broadcast_to(x, (steps, *x.shape)), nothing_held(held)),
+            jnp.broadcast_to(jnp.eye(twice, dtype=q.dtype), (steps, twice, twice)),
+            rest,
+            rest,
+            jnp.asarray(0),
+        )
+
+    def update(self, cache, q, held=None):
+        n, last = q.shape[0], cache.state
+        innovation = self.manifold.difference(q, self.core(last[:n], last[n:], held)[0])
+        seen = self._taken_in(cache, q, held)
+        path, covariance = self._fitted(seen)
+        after = seen._replace(start=path[jnp.where(seen.here == self.window - 1, 1, 0)], state=path[seen.here])
+        innovation = jnp.where(cache.count > 0, innovation, jnp.zeros_like(q))
+        return after, Filtered(after.state[:n], after.state[n:], covariance, innovation)
+
+    def _taken_in(self, cache: Horizon, q, held) -> Horizon:
+        """The window with one more sample, and without its first where it was full."""
+        n, full = q.shape[0], cache.count == self.window
+        here = jnp.minimum(cache.count, self.window - 1)
+
+        def put(rows, new, at):
+            return jnp.where(full, jnp.roll(rows, -1, axis=0), rows).at[at].set(new)
+
+        def advance(x):
+            return jnp.concatenate(self.observer(x[:n], x[n:], held))
+
+        step = jnp.maximum(here - 1, 0)  # before the first sample there is none: the next one overwrites it
+        return cache._replace(
+            y=put(cache.y, q, here),
+            held=jax.tree.map(lambda rows, new: put(rows, new, step), cache.held, held),
+            slopes=put(cache.slopes, jax.jacfwd(advance)(cache.state), step),
+            count=jnp.minimum(cache.count + 1, self.window),
+        )
+
+    def _fitted(self, seen: Horizon) -> tuple[Float[Array, "K twice_n"], Float[Array, "twice_n twice_n"]]:
+        """The path through the window, and the covariance of the state at its newest sample."""
+        n, here, observer, y = seen.y.shape[1], seen.here, self.observer, seen.y
+        typical, share = balance(self.noise, n)
+        present = (jnp.arange(self.window) <= here).astype(y.dtype)
+        weights = present[:, None] * share
+        begin = jnp.eye(2 * n, dtype=y.dtype)
+        flow = jax.lax.scan(lambda f, a: (a @ f,) * 2, begin, seen.slopes)[1]
+        flow = jnp.concatenate([begin[None], flow])
+        path = _path(observer, seen.start, self.window, seen.held)
+        before = _weighed(observer, self.manifold, y, weights, path, flow)
+        moved = seen.start + step_down(before.normal, before.gradient, 1e-9)
+        path = _path(observer, moved, self.window, seen.held)
+        after = _weighed(observer, self.manifold, y, weights, path, flow)
+        fit = jax.tree.map(lambda new, old: jnp.where(after.cost < before.cost, new, old), after, before)
+        covariance = _covariance(fit, here, typical, n * (here + 1.0))
+        lost = _unexplained(self.manifold, y, weights, present, fit, typical)
+        smoothed = _smoothed(observer, self.manifold, self.dt, y, present, seen.held)
+        return jnp.where(lost, smoothed, fit.path), covariance
+
+
 # --- the forecaster --------------------------------------------------------------------------------------------------
 
 
@@ -338,65 +438,18 @@ class ModelAware(AbstractIdentifiable):
         weights = jnp.ones((y.shape[0], 1)) * balance(self.noise, y.shape[1])[1]
         return fit_window(self.observer, self.manifold, self.dt, y, weights, past).start
 
-    def slide(self, q: Float[Array, "T n"], u: Inputs = None) -> tuple[Float[Array, "T twice_n"], Array]:
-        """States and their covariances at every sample, each from the last ``window`` positions.
-
-        Windows differ by one sample, so one Gauss–Newton step from where the last one ended is enough, and of its
-        slopes only that of the newest step is new: the others stay as they were when they entered the window. A window
-        that the model cannot explain is left to the smoother, and the next one starts from there.
-        """
-        (length, n), observer = q.shape, self.observer
-        window = min(self.window, length)
-        cell = jnp.arange(window)
-        typical, share = balance(self.noise, n)
-
-        def advance(x, u_t):
-            return jnp.concatenate(observer(x[:n], x[n:], u_t))
-
-        def one(carry, t):
-            start, slopes = carry
-            first = jnp.maximum(t - window + 1, 0)
-            here = t - first
-            y = jax.lax.dynamic_slice_in_dim(q, first, window)
-            inputs = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, window - 1), u)
-            present = (cell <= here).astype(q.dtype)
-            weights = present[:, None] * share
-            begin = jnp.eye(2 * n, dtype=q.dtype)
-            flow = jax.lax.scan(lambda f, a: (a @ f,) * 2, begin, slopes[:-1])[1]
-            flow = jnp.concatenate([begin[None], flow])
-            before = _weighed(observer, self.manifold, y, weights, _path(observer, start, window, inputs), flow)
-            moved = _path(observer, start + step_down(before.normal, before.gradient, 1e-9), window, inputs)
-            after = _weighed(observer, self.manifold, y, weights, moved, flow)
-            fit = jax.tree.map(lambda new, old: jnp.where(after.cost < before.cost, new, old), after, before)
-            covariance = _covariance(fit, here, typical, n * (here + 1.0))
-            lost = _unexplained(self.manifold, y, weights, present, fit, typical)
-            path = jnp.where(lost, _smoothed(observer, self.manifold, self.dt, y, present, inputs), fit.path)
-            state = path[here]
-            slopes = slopes.at[here].set(jax.jacfwd(advance)(state, jax.tree.map(lambda x: x[t], u)))
-            full = here == window - 1
-            return (path[jnp.where(full, 1, 0)], jnp.where(full, jnp.roll(slopes, -1, axis=0), slopes)), (
-                state,
-                covariance,
-            )
-
-        start = jnp.concatenate([q[0], observer.system.rest(q[0])])
-        slopes = jnp.broadcast_to(jnp.eye(2 * n, dtype=q.dtype), (window, 2 * n, 2 * n))
-        return jax.lax.scan(one, (start, slopes), jnp.arange(length))[1]
-
-    def predict_next(self, q, u=None, *, key=None):
-        n = q.shape[1]
-        states, _ = self.slide(q, u)
-        return self._ahead(states[:, :n], states[:, n:], u)[0]
+    def state_filter(self, window: int | None = None) -> MovingHorizonFilter:
+        """What estimates a state from one sample after the other; ``window`` is this model's unless given."""
+        window = self.window if window is None else window
+        return MovingHorizonFilter(self.core, self.observer, self.manifold, self.dt, window, self.noise)
 
     def filter(self, q: Float[Array, "T n"], u: Inputs = None) -> Filtered:
         """What is known after each measurement, from the last ``window`` of them."""
-        n = q.shape[1]
-        states, covariance = self.slide(q, u)
-        ahead = self._ahead(states[:-1, :n], states[:-1, n:], steps_of(u, 0, -1))[0]
-        surprise = self.manifold.difference(q[1:], ahead)
-        return Filtered(
-            states[:, :n], states[:, n:], covariance, jnp.concatenate([jnp.zeros_like(surprise[:1]), surprise])
-        )
+        return self.state_filter(min(self.window, max(len(q), 2))).along(q, u)
+
+    def predict_next(self, q, u=None, *, key=None):
+        known = self.filter(q, u)
+        return self._ahead(known.q, known.p, u)[0]
 
     def _ahead(self, q, p, u):
         return jax.vmap(self.core)(q, p) if u is None else jax.vmap(self.core)(q, p, u)
