@@ -6,6 +6,7 @@ from .api.fitting import fit as fit
 from .api.forecast import Forecast as Forecast
 from .api.identification import Identification as Identification
 from .api.states import States as States
+from .api.stream import StateStream as StateStream
 from .components.damping import ConstantDamping as ConstantDamping
 from .components.damping import Friction as Friction
 from .components.damping import FrictionField as FrictionField

@@ -17,6 +17,7 @@ from phast.analysis.forecasts import Asked, foresee
 from phast.api.forecast import Forecast
 from phast.api.identification import Identification
 from phast.api.states import States
+from phast.api.stream import StateStream
 from phast.components.parameter import parameter_count
 from phast.data.durations import steps_in
 from phast.data.reading import warn_of_degrees
@@ -27,7 +28,7 @@ from phast.errors import FitError, InputError, Reason, counted
 from phast.estimation.forecaster import AbstractIdentifiable
 from phast.estimation.inputs import held_over
 from phast.estimation.moving_horizon import ModelAware, StateEstimate
-from phast.estimation.states import estimated, filtered, matched
+from phast.estimation.states import check_columns, estimated, filtered, matched
 from phast.fitting import checkpoint
 from phast.fitting.adaptation import adapt
 from phast.fitting.progress import Callback, logged
@@ -144,6 +145,23 @@ class Fitted:
         found, _ = self._recorded(recording, None)
         with self._precision():
             return States.of(found, filtered(self.model, found, noise=noise, process_noise=process_noise))
+
+    def stream(
+        self,
+        *,
+        inputs: Sequence[str] | None = None,
+        noise: float | None = None,
+        process_noise: float | None = None,
+    ) -> StateStream:
+        """A filter for a running system: its ``update`` takes one measured position and returns the state then.
+
+        Compiled here, so that the first sample need not wait. ``inputs`` are the names of what will be given with the
+        positions, those of the fit if left out. ``noise`` is the standard deviation of a measured position.
+        """
+        names = self.inputs if inputs is None else tuple(inputs)
+        check_columns(self.model, self.units.manifold, len(names))
+        with self._precision():
+            return StateStream(self.model, self.units, names, noise=noise, process_noise=process_noise)
 
     def estimate(self, context: Positions, *, past: Numbers | None = None) -> StateEstimate:
         """The state (q, p) at the end of each context with its covariance, in the units of the computation.

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from phast.fitting import words
 
 if TYPE_CHECKING:
     from phast.api.fitted import Fitted
+    from phast.data.lines import Sample
     from phast.data.recording import Recording
 
 MODEL_FILE = "model.phast"
@@ -109,9 +110,7 @@ class Columns(Options):
 
     def read(self, files: Sequence[str], known: dict[str, Any] | None = None, *, silent: bool = False) -> "Recording":
         """The files as one recording; ``known`` are a model's columns, for options that were not given."""
-        said = self.named()
-        known = {name: value for name, value in (known or {}).items() if not (name == "time" and "dt" in said)}
-        recording = _read(files, known | said)
+        recording = _read(files, self._beside(known or {}))
         for remark in () if silent else recording.notes:
             note(remark)
         if self.start is None and self.stop is None:
@@ -119,6 +118,22 @@ class Columns(Options):
         return recording.between(
             -math.inf if self.start is None else self.start, math.inf if self.stop is None else self.stop
         )
+
+    def named_for(self, fitted: "Fitted") -> dict[str, Any]:
+        """The columns of a model's data, or those that were named instead."""
+        return self._beside(_columns_of(fitted))
+
+    def _beside(self, known: dict[str, Any]) -> dict[str, Any]:
+        said = self.named()
+        return {name: value for name, value in known.items() if not (name == "time" and "dt" in said)} | said
+
+    def between(self, samples: "Iterable[Sample]") -> "Iterator[Sample]":
+        """The samples from the start on, up to the first at the stop."""
+        for sample in samples:
+            if self.stop is not None and sample.t >= self.stop:
+                return
+            if self.start is None or sample.t >= self.start:
+                yield sample
 
 
 def _read(files: Sequence[str], named: dict[str, Any]) -> "Recording":
@@ -244,5 +259,9 @@ def model_and_recording(
     path = existing_model(model_file)
     existing_files(files)
     fitted = phast.load(path)
-    known = fitted.about.get("columns") or {"positions": ",".join(fitted.units.headings)}
-    return fitted, columns.read(files, known, silent=silent)
+    return fitted, columns.read(files, _columns_of(fitted), silent=silent)
+
+
+def _columns_of(fitted: "Fitted") -> dict[str, Any]:
+    """How the columns of the data of a fit were named."""
+    return fitted.about.get("columns") or {"positions": ",".join(fitted.units.headings)}

@@ -70,8 +70,7 @@ def read(
     """
     if missing not in ("refuse", "split"):
         raise InputError(f"missing must be 'refuse' or 'split', not '{missing}'")
-    if dt is not None and not (np.isfinite(dt) and 0.0 < dt <= LARGEST):
-        raise InputError(f"dt must be a positive number of seconds between samples, got {dt}")
+    _check_dt(dt)
     asked = _Asked(time, None if positions is None else _listed(positions), _listed(inputs), trajectory)
     if isinstance(source, list | tuple) and source and all(isinstance(part, str | os.PathLike) for part in source):
         given = {"time": time, "positions": positions, "inputs": inputs, "trajectory": trajectory, "dt": dt}
@@ -81,6 +80,11 @@ def read(
         with about(path):
             return _recorded(*_opened(path, dt), asked, missing)
     return _recorded(*_tabled(source, asked, dt), asked, missing)
+
+
+def _check_dt(dt: float | None) -> None:
+    if dt is not None and not (np.isfinite(dt) and 0.0 < dt <= LARGEST):
+        raise InputError(f"dt must be a positive number of seconds between samples, got {dt}")
 
 
 def read_columns(path: str | os.PathLike, names: Sequence[str]) -> Float[np.ndarray, "rows columns"]:
@@ -194,7 +198,7 @@ class _Coordinate(NamedTuple):
     unit: str
 
 
-class _Chosen(NamedTuple):
+class Chosen(NamedTuple):
     """Headings of the table, by what they hold."""
 
     time: str | None
@@ -215,7 +219,28 @@ class _Chosen(NamedTuple):
         return Units(self.manifold, tuple(c.unit for c in self.coordinates))
 
 
-def _chosen(table: Table, asked: _Asked, dt: float | None, notes: list[str]) -> _Chosen:
+def choose(
+    table: Table,
+    time: str | None,
+    positions: str | Sequence[str] | None,
+    inputs: str | Sequence[str],
+    trajectory: str | None,
+    dt: float | None,
+    notes: list[str],
+) -> Chosen:
+    """The columns of a table by what they hold, named as for :func:`read`."""
+    _check_dt(dt)
+    asked = _Asked(time, None if positions is None else _listed(positions), _listed(inputs), trajectory)
+    return _chosen(table, asked, dt, notes)
+
+
+def largest(chosen: Chosen) -> dict[str, float]:
+    """The largest magnitude that can be computed with, of each column that holds numbers."""
+    limits = {c.heading: LARGEST_ANGLE if c.circle else LARGEST for c in chosen.coordinates}
+    return limits | dict.fromkeys([*chosen.inputs, *filter(None, [chosen.time])], LARGEST)
+
+
+def _chosen(table: Table, asked: _Asked, dt: float | None, notes: list[str]) -> Chosen:
     if asked.time is not None and dt is not None:
         raise InputError(f"time='{asked.time}' and dt={dt:g} were both given: give one of them")
     extra = beside_positions(table.headings)
@@ -235,7 +260,9 @@ def _chosen(table: Table, asked: _Asked, dt: float | None, notes: list[str]) -> 
         positions = [_coordinate(table, heading) for heading in left if _holds_numbers(table, heading, notes)]
     if time is not None and dt is not None:
         notes.append(f"column '{time}' left out: the step was given, {dt:g}")
-    chosen = _Chosen(time if dt is None else None, trajectory, positions, inputs)
+    if not positions:
+        raise InputError(f"no column of positions among {', '.join(table.headings)}: name some with positions=…")
+    chosen = Chosen(time if dt is None else None, trajectory, positions, inputs)
     _refuse_overlap([*chosen.measured, *filter(None, (time, trajectory))])
     return chosen
 
@@ -289,12 +316,10 @@ def _recorded(table: Table, dt: float | None, asked: _Asked, missing: str) -> Re
     if not len(table.frame):
         raise InputError("the table has no rows")
     chosen = _chosen(table, asked, dt, notes)
-    if not chosen.coordinates:
-        raise InputError(f"no column of positions among {', '.join(table.headings)}: name some with positions=…")
     manifold = chosen.manifold
     code, labels = _trajectories(table, chosen.trajectory)
-    limits = [*(LARGEST_ANGLE if circle else LARGEST for circle in manifold.circles), *(LARGEST for _ in chosen.inputs)]
-    x = np.stack([_tame(table, *column) for column in zip(chosen.measured, limits, strict=True)], axis=1)
+    limits = largest(chosen)
+    x = np.stack([_tame(table, heading, limits[heading]) for heading in chosen.measured], axis=1)
     t = _counted(code, dt) if chosen.time is None else _seconds(table, chosen.time, notes)
     rows = _Rows(code, t, x, np.arange(len(code)))
     rows = _without_blanks(table, chosen, rows, missing, notes)
@@ -363,7 +388,7 @@ def _dates(column: pd.Series) -> pd.Series:
         return pd.Series(pd.NaT, index=column.index)
 
 
-def _without_blanks(table: Table, chosen: _Chosen, rows: _Rows, missing: str, notes: list[str]) -> _Rows:
+def _without_blanks(table: Table, chosen: Chosen, rows: _Rows, missing: str, notes: list[str]) -> _Rows:
     headings = [*chosen.measured, chosen.time or "", chosen.trajectory or ""]
     blank = np.column_stack([np.isnan(rows.x), np.isnan(rows.t), rows.code < 0])
     if chosen.time is None and blank[:, -1].any():
@@ -390,7 +415,7 @@ def _without_copies(rows: _Rows, notes: list[str]) -> _Rows:
     return rows_of(rows, ~copies)
 
 
-def _split(table: Table, chosen: _Chosen, rows: _Rows, labels: list[str], notes: list[str]) -> list[Piece]:
+def _split(table: Table, chosen: Chosen, rows: _Rows, labels: list[str], notes: list[str]) -> list[Piece]:
     """Each trajectory, where its times go forward, cut at its gaps."""
     rows = rows_of(rows, np.argsort(rows.code, kind="stable"))
     pieces, gaps, n = [], 0, len(chosen.coordinates)
@@ -428,7 +453,7 @@ def _refuse_backward(table: Table, rows: _Rows, steps: np.ndarray) -> None:
         )
 
 
-def _finished(pieces: list[Piece], manifold: Manifold, chosen: _Chosen, notes: list[str]) -> Recording:
+def _finished(pieces: list[Piece], manifold: Manifold, chosen: Chosen, notes: list[str]) -> Recording:
     kept, left_out = long_enough(pieces)
     if not kept:
         longest = max((len(piece.t) for piece in pieces), default=0)

@@ -131,7 +131,7 @@ def read_table(path: Path) -> Table:
     if path.suffix.lower() in TEXT:
         with parsing("a text file"):
             content = path.read_bytes()
-        return _from_text(_decoded(content))
+        return table_of(decoded(content))
     with parsing("a Parquet file"):
         frame = pd.read_parquet(path)
         frame = frame.reset_index() if any(frame.index.names) else frame
@@ -141,7 +141,7 @@ def read_table(path: Path) -> Table:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def _decoded(content: bytes) -> str:
+def decoded(content: bytes) -> str:
     """UTF-16 by its mark, else UTF-8, else Latin-1, which old spreadsheets write."""
     marked = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
@@ -153,19 +153,51 @@ def _decoded(content: bytes) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _from_text(text: str) -> Table:
+def table_of(text: str) -> Table:
+    """A text of columns with a line of headings."""
     numbered = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip(" ")]
-    kept = [(i, line) for i, line in numbered if not _ASIDE.match(line)]
+    kept = [(i, line) for i, line in numbered if not is_aside(line)]
     if not kept:
         raise InputError("No columns: the file is empty")
-    comments = [line.lstrip(" #") for i, line in numbered if i < kept[0][0]]
-    separator = _separator([line for _, line in kept[:2]])
-    headings, skipped = _headings(kept[0], comments, separator)
-    body = kept[skipped:]
-    frame = _parsed([line for _, line in body], separator, len(headings))
+    layout = layout_of(kept[:2], [line for i, line in numbered if i < kept[0][0]])
+    body = kept[layout.skipped :]
+    frame = _parsed([line for _, line in body], layout.separator, len(layout.headings))
     # A quoted line break makes fewer rows than lines: then rows are all that can be counted.
     where = (lambda row: f"line {body[row][0]}") if len(frame) == len(body) else "row {}".format
-    return _trimmed(_named(Table(frame, where), headings))
+    return _trimmed(_named(Table(frame, where), layout.headings))
+
+
+class Layout(NamedTuple):
+    """How a text is cut into named values; ``skipped`` is how many lines the headings take of the table."""
+
+    separator: str
+    headings: list[str]
+    skipped: int
+
+    def values(self, line: str) -> list[str]:
+        """The values of a line."""
+        return _fields(line, self.separator)
+
+    def number(self, value: str) -> float:
+        """The number in a value, NaN where it is blank."""
+        text = value if self.separator == "," else value.replace(",", ".")
+        if text == "" or text.lower() == "nan":
+            return float("nan")
+        if "_" in text:  # for Python a number
+            raise ValueError(text)
+        return float(text)
+
+
+def is_aside(line: str) -> bool:
+    """Whether a line is a comment and no row."""
+    return bool(_ASIDE.match(line))
+
+
+def layout_of(first: Sequence[tuple[int, str]], asides: Sequence[str]) -> Layout:
+    """The layout of a text, from its first two lines with their numbers and the comments above them."""
+    separator = _separator([line for _, line in first])
+    headings, skipped = _headings(first[0], [line.lstrip(" #") for line in asides], separator)
+    return Layout(separator, headings, skipped)
 
 
 def _separator(lines: Sequence[str]) -> str:
@@ -180,6 +212,8 @@ def _separator(lines: Sequence[str]) -> str:
 def _fields(line: str, separator: str) -> list[str]:
     if separator == _BLANKS:
         return [field.strip('"') for field in line.split()]
+    if '"' not in line:
+        return [field.strip() for field in line.split(separator)]
     with parsing("a table"):
         return [field.strip() for field in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
 

@@ -438,14 +438,14 @@ class ModelAware(AbstractIdentifiable):
         weights = jnp.ones((y.shape[0], 1)) * balance(self.noise, y.shape[1])[1]
         return fit_window(self.observer, self.manifold, self.dt, y, weights, past).start
 
-    def state_filter(self, window: int | None = None) -> MovingHorizonFilter:
-        """What estimates a state from one sample after the other; ``window`` is this model's unless given."""
-        window = self.window if window is None else window
+    def state_filter(self, length: int | None = None) -> MovingHorizonFilter:
+        """What estimates a state from one sample after the other; its window is no longer than a recording's length."""
+        window = self.window if length is None else min(self.window, max(length, 2))
         return MovingHorizonFilter(self.core, self.observer, self.manifold, self.dt, window, self.noise)
 
     def filter(self, q: Float[Array, "T n"], u: Inputs = None) -> Filtered:
         """What is known after each measurement, from the last ``window`` of them."""
-        return self.state_filter(min(self.window, max(len(q), 2))).along(q, u)
+        return self.state_filter(len(q)).along(q, u)
 
     def predict_next(self, q, u=None, *, key=None):
         known = self.filter(q, u)
