@@ -108,9 +108,7 @@ class StateStream:
         if u is None and self._cache is None:
             return np.zeros(count)
         given = np.zeros(0) if u is None else u
-        return _numbers(
-            given, count, f"{{}} input(s) were given: give the {count} that acted since ({names or 'none'})"
-        )
+        return _numbers(given, count, f"the inputs have {{}}: give the {count} that acted since ({names or 'none'})")
 
     def _held(self, u: Float[np.ndarray, " m"], stretch: float) -> Held:
         """For the compiled program, which takes arrays of NumPy as they are."""
