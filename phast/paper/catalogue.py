@@ -165,6 +165,11 @@ _PAPER = (
 _AS_IS, _SHORTER = ("paper", {}), ("paper-20", {})
 
 _OURS = (
+    Summary(
+        "headline",
+        "Five of the thirteen benchmarks, all with friction",
+        ("pendulum-damped", _WINDY, "cartpole-windy", "double-pendulum-damped", "rlc"),
+    ),
     Costs("suite-cost", "What the suite costs: thirteen benchmarks, ten models, five seeds, the paper's recipe"),
     ModelTable(
         "baseline-angles",
