@@ -1,5 +1,6 @@
-"""Losses of a training: next step, physics, rollouts through the moving horizon, full states."""
+"""Losses of a training: next step, physics, rollouts through the moving horizon, full states, residual forces."""
 
+import functools
 from abc import abstractmethod
 from typing import Any, NamedTuple
 
@@ -8,19 +9,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from phast.components.potential import SeriesPotential
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
+from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.lagrangian import residual
 from phast.errors import InputError, counted
 from phast.estimation.forecaster import AbstractForecaster, AbstractFullState, Core, Phast
 from phast.estimation.moving_horizon import ModelAware
 
 
 class Batch(NamedTuple):
-    """Trajectories as arrays: positions, and momenta or inputs where there are any."""
+    """Trajectories as arrays: positions, and momenta, inputs, velocities or accelerations where there are any."""
 
     q: Float[Array, "B T n"]
     p: Float[Array, "B T n"] | None = None
     u: Float[Array, "B T inputs"] | None = None
+    v: Float[Array, "B T n"] | None = None
+    a: Float[Array, "B T n"] | None = None
 
 
 class AbstractLoss(eqx.Module):
@@ -156,6 +162,29 @@ class FullStateLoss(AbstractLoss):
         _require_steps(trajectory, 0)
         in_q = self.manifold.squared_error(after[0], trajectory.q[1:])
         return jnp.mean(in_q) + jnp.mean((after[1] - trajectory.p[1:]) ** 2)
+
+
+class ResidualLoss(AbstractLoss):
+    """L_res of the appendix on gauge freedom: the mean squared Euler–Lagrange residual of a
+    :class:`~phast.dynamics.hamiltonian.PortHamiltonian`, where q, q' and q'' are all observed.
+
+    It falls with c² where V, M and D are all multiplied by c < 1, though no motion changes: without an anchor it
+    rewards small ones. ``sparsity`` weighs the magnitudes of the coefficients of a series potential (an L1 penalty).
+    """
+
+    sparsity: float = 0.0
+
+    def __call__(self, model: PortHamiltonian, trajectory, key):
+        error = self.selection(model, trajectory)
+        if not (self.sparsity and isinstance(model.potential, SeriesPotential)):
+            return error
+        return error + self.sparsity * jnp.sum(jnp.abs(model.potential.values()))
+
+    def selection(self, model: PortHamiltonian, trajectory):
+        if trajectory.v is None or trajectory.a is None:
+            raise InputError("the residual needs velocities and accelerations beside the positions")
+        r = jax.vmap(functools.partial(residual, model))(trajectory.q, trajectory.v, trajectory.a, trajectory.u)
+        return jnp.mean(jnp.sum(r**2, axis=-1))
 
 
 def _require_steps(trajectory: Batch, burn_in: int) -> None:

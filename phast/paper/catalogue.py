@@ -6,6 +6,7 @@ An entry says which runs it needs, nothing else: the numbers are in ``results/``
 
 from phast.errors import InputError
 from phast.paper.experiments import Experiment
+from phast.paper.gauge_table import GaugeTable, gauge_row
 from phast.paper.recordings import Recordings
 from phast.paper.tables import (
     BASELINES,
@@ -162,6 +163,35 @@ _PAPER = (
     ),
 )
 
+_GAUGE = GaugeTable(
+    "gauge-freedom",
+    "Gauge freedom of the conservative double pendulum: M and V from the Euler–Lagrange residual",
+    (
+        gauge_row("known V, Cholesky", "cholesky", "known"),
+        gauge_row("known V, NeuralMass", "neural", "known"),
+        gauge_row("neural V, known M", "known", "neural"),
+        gauge_row("neural V, Cholesky", "cholesky", "neural"),
+        gauge_row("neural V, NeuralMass", "neural", "neural"),
+        gauge_row("structured V, Cholesky", "cholesky", "structured"),
+        gauge_row("structured V, NeuralMass", "neural", "structured"),
+        gauge_row("sparse V, NeuralMass", "neural", "sparse"),
+    ),
+)
+
+_WHY_GAUGE = GaugeTable(
+    "gauge-anchors",
+    "The same with one number given, or begun at the truth: what removes the common factor",
+    (
+        gauge_row("structured V begun at the truth, Cholesky", "cholesky", "structured-from-truth"),
+        gauge_row("structured V begun at the truth, NeuralMass", "neural", "structured-from-truth"),
+        gauge_row("structured V with g2 given, Cholesky", "cholesky", "structured-g2-given"),
+        gauge_row("structured V with g2 given, NeuralMass", "neural", "structured-g2-given"),
+        gauge_row("neural V, Cholesky with M_22 given", "cholesky", "neural", anchored=True),
+        gauge_row("neural V, NeuralMass with M_22 given", "neural", "neural", anchored=True),
+        gauge_row("sparse V, NeuralMass with M_22 given", "neural", "sparse", anchored=True),
+    ),
+)
+
 _AS_IS, _SHORTER = ("paper", {}), ("paper-20", {})
 
 _OURS = (
@@ -271,7 +301,9 @@ _PEERS = Tools(
     "peers", "Other tools and ours on the same arrays (`phast paper bench peers`): 100 steps from 10 positions"
 )
 
-TABLES: dict[str, AbstractTable] = {entry.name: entry for entry in (*_PAPER, *_OURS, _MEASURED, _PEERS)}
+TABLES: dict[str, AbstractTable] = {
+    entry.name: entry for entry in (*_PAPER, _GAUGE, *_OURS, _WHY_GAUGE, _MEASURED, _PEERS)
+}
 
 NOT_YET: dict[str, str] = {
     "casimir": "Energy-Casimir control on the true pendulum, q-only sensing",
@@ -280,7 +312,6 @@ NOT_YET: dict[str, str] = {
     "casimir-noise-match": "Observer training noise against evaluation noise",
     "casimir-stress": "High-noise stress test at 0.05",
     "casimir-success": "Success rate by initial regime at noise 0.05 (figure)",
-    "gauge-freedom": "Gauge freedom of the conservative double pendulum",
 }
 
 

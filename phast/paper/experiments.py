@@ -31,9 +31,10 @@ from phast.dynamics.systems import System, system
 from phast.errors import InputError
 from phast.estimation.forecaster import cores
 from phast.fitting.checkpoint import save
-from phast.fitting.losses import AbstractLoss, Batch, FullStateLoss, NextStepLoss, as_batch
+from phast.fitting.losses import AbstractLoss, Batch, FullStateLoss, NextStepLoss, ResidualLoss, as_batch
 from phast.fitting.training import History, Settings, train, warm_up
 from phast.paper.compositions import SHARP, composition
+from phast.paper.gauge import gauge_builder, observed, recovered
 from phast.paper.metrics import evaluate, evaluate_full_state
 from phast.paper.models import FULL_STATE, model_builder
 from phast.paper.protocol import Split, benchmark_split
@@ -209,6 +210,29 @@ class FullStatePreset(AbstractPreset):
         return evaluate_full_state(model, test, truth)
 
 
+class ResidualPreset(AbstractPreset):
+    """AdamW on the Euler–Lagrange residual of samples, q, q' and q'' all observed (appendix on gauge freedom)."""
+
+    settings: Settings
+    loss: ResidualLoss = ResidualLoss(sparsity=1e-3)
+    trajectories: int | None = 200
+    needs_float64: bool = False
+    has_epochs: bool = True
+
+    def maker(self, model_name):
+        return gauge_builder(model_name)
+
+    def train(self, simulator, experiment, data, seeds, watch):
+        if experiment.noise:
+            raise InputError("residual runs know velocities and accelerations: noise on positions makes no sense")
+        build = functools.partial(self.maker(experiment.model), simulator, **dict(experiment.variation))
+        batches = (observed(part, simulator.port_hamiltonian) for part in (data.train, data.validation))
+        return _descend(build, self.loss, self.settings, *batches, seeds, watch)
+
+    def judge(self, model, test, truth, noise):
+        return {name: float(value) for name, value in recovered(model, truth, observed(test, truth)).items()}
+
+
 def _descend(
     build: Callable[..., Any],
     loss: AbstractLoss,
@@ -250,11 +274,13 @@ PRESETS: dict[str, AbstractPreset] = {
     "paper-20": GradientPreset(Settings(epochs=20), NextStepLoss()),
     "sharp": SharpPreset(),
     "full-state": FullStatePreset(Settings()),
+    "gauge": ResidualPreset(Settings()),
     "quick": GradientPreset(_QUICK, NextStepLoss(), trajectories=256),
     "sharp-quick": SharpPreset(trajectories=200),
     "full-state-quick": FullStatePreset(_QUICK, trajectories=256),
+    "gauge-quick": ResidualPreset(_QUICK, trajectories=20),
 }
-QUICK = {"paper": "quick", "paper-20": "quick", "sharp": "sharp-quick", "full-state": "full-state-quick"}
+QUICK = {"paper": "quick", "paper-20": "quick"} | {n: f"{n}-quick" for n in ("sharp", "full-state", "gauge")}
 
 
 def preset(name: str) -> AbstractPreset:

@@ -270,7 +270,8 @@ def jobs_of(table: AbstractTable, seeds: int | None = None) -> list[Job]:
     return [Job(experiment, tuple(range(seeds or table.seeds))) for experiment in table.experiments()]
 
 
-def _hurried(experiment: Experiment) -> Experiment:
+def hurried(experiment: Experiment) -> Experiment:
+    """The same by the quick version of its preset."""
     return dataclasses.replace(experiment, preset=QUICK.get(experiment.preset, experiment.preset))
 
 
@@ -303,7 +304,7 @@ class ModelTable(AbstractTable):
 
     def quick(self):
         first = self.rows[0].experiment.system
-        rows = tuple(Row(_hurried(row.experiment), row.name) for row in self.rows if row.experiment.system == first)
+        rows = tuple(Row(hurried(row.experiment), row.name) for row in self.rows if row.experiment.system == first)
         rest = "" if len(rows) == len(self.rows) else f", {first} alone"
         return ModelTable(f"{self.name}-quick", f"{self.title} (quick look{rest})", rows, self.metrics, seeds=1)
 
