@@ -5,6 +5,7 @@ from . import drawings as drawings
 from . import executors as executors
 from . import experiments as experiments
 from . import figures as figures
+from . import gauge_picture as gauge_picture
 from . import metrics as metrics
 from . import models as models
 from . import peers as peers

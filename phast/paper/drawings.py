@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 import phast
 from phast import paper
 from phast.cli.console import print_table, stages
@@ -101,6 +103,16 @@ def _noise_study(asked: Reproduction, target: Path) -> list[str]:
     return []
 
 
+def _gauge_damping(asked: Reproduction, target: Path) -> list[str]:
+    asked.need_no_records()
+    picture, angles = paper.gauge_picture, np.linspace(-np.pi, np.pi, 201)
+    with paper.experiments.precision(True), stages("one motion from several models") as on_stage:
+        found = picture.same_motion(angles, on_stage)
+        asked.table(*picture.comparison(found))
+        phast.save_figure(picture.gauge_figure(found, angles), target)
+    return []
+
+
 def noise_curves(records: Iterable[dict[str, Any]]) -> dict[str, dict[float, float]]:
     """Method -> noise -> median rollout error."""
     titles = {"FD+TCN": "FD+TCN", "map": "MAP smoother", "horizon": "moving horizon", "floor": "floor: true physics"}
@@ -143,6 +155,7 @@ FIGURES: dict[str, Figure] = {
         "The true physics from four estimates of the velocity: how its error grows", _velocity_study
     ),
     "noise-study": Figure("KNOWN under noise by FD+TCN, MAP and the moving horizon, beside the floor", _noise_study),
+    "gauge-damping": Figure("One motion from several (M, V, D), and the anchors that tell them apart", _gauge_damping),
     "measured-single": Figure("Measured single pendulum: 2 s ahead", _measured("measured-single")),
     "measured-single-partial": Figure("The same, PARTIAL", _measured("measured-single-partial")),
     "measured-double": Figure("Measured double pendulum: 1 s ahead", _measured("measured-double")),

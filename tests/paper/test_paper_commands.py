@@ -45,7 +45,7 @@ def test_everything_is_listed(run):
     assert (code, err) == (0, "")
     named = {line.split()[0]: line for line in out.splitlines() if line}
     assert {*TABLES, *FIGURES, *NOT_YET} <= set(named)
-    assert "not yet" in named["gauge-freedom"] and "figure" in named["gallery-rollouts"]
+    assert "not yet" in named["casimir"] and "figure" in named["gallery-rollouts"]
 
 
 def test_a_table_from_records_alone_in_every_form(run, results, tmp_path):
@@ -105,7 +105,7 @@ MISTAKES = {
     "a baseline by the sharp preset": ("suite --preset sharp --model gru --status", "sharp preset fits"),
     "unknown preset": ("suite --preset best", "unknown preset 'best'"),
     "no system": ("suite --system , --status", "names nothing"),
-    "not yet": ("reproduce gauge-freedom", "cannot be made yet"),
+    "not yet": ("reproduce casimir", "cannot be made yet"),
     "unknown table": ("reproduce overveiw", "'overveiw': did you mean 'overview'"),
     "a table is no figure": ("reproduce rlc --plot {new}/x.png", "--plot draws one figure"),
     "no records of a study": (

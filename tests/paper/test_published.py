@@ -33,6 +33,7 @@ ABLATIONS = {
     "double-pendulum-mass",
     "substeps",
     "baseline-capacity",
+    "gauge-freedom",
     "overview",
     "suite-summary",
 }
@@ -40,6 +41,8 @@ THETA, MIXED, PLAIN = (f"rollout_{kind}_h100" for kind in ("theta_wrap_mse", "mi
 R2, MAE = "damping_r2", "damping_mae"
 BUDGET, PASSIVITY = "rollout_energy_budget_resid_h100", "rollout_passivity_violations_h100"
 PAIRS = {THETA, MIXED, PLAIN, R2, MAE, BUDGET, PASSIVITY, "theta_wrap_mse", "mse", "best_phast", "best_baseline"}
+ERRORS = {"mass_error", "force_error"}  # of the gauge study, printed without a deviation
+VERDICTS = {"identifiable", "non-identifiable"}
 BEST = {"best_phast_model": REGIMES, "best_baseline_model": BASELINES}
 
 
@@ -82,6 +85,10 @@ def test_every_value_is_a_pair_a_count_or_a_name():
             assert type(value) is int and value > 0, where
         elif key in BEST:
             assert set(value.split("/")) <= set(BEST[key].values()), where
+        elif key == "verdict":
+            assert value in VERDICTS, where
+        elif key in ERRORS:
+            assert is_number(value) and value > 0, where
         elif key == "gain":
             assert is_number(value) and value > 1, where
         else:
@@ -321,6 +328,26 @@ def printed(text):
     return found, {label: rows for label, rows in unread.items() if rows}
 
 
+GAUGE = {  # the cell "Setup" without its residual loss, which all rows have, and the rows here of each mass
+    "Learn $M$ (known $V$)": "known V, {}",
+    "Learn $V$ (known $M$)": "neural V, known M",
+    "Learn both ($M$ + neural $V$)": "neural V, {}",
+    "Learn $M$ + structured $V$": "structured V, {}",
+    "Learn both ($M$ + sparse-basis $V$)": "sparse V, {}",
+}
+
+
+def printed_gauge(text):
+    """The table of gauge freedom, whose rows are named by two cells, as the TOML has it."""
+    found = {}
+    for setup, mass, *errors, conclusion in tabular(text, "tab:gauge_freedom_double_pendulum")[1]:
+        row = GAUGE[setup.partition(r" + $\mathcal")[0]].format("Cholesky" if mass == "SPD" else mass)
+        values = dict(zip(("mass_error", "force_error"), (reading(cell)[0] for cell in errors), strict=True))
+        values["verdict"] = conclusion.partition(" (")[0].lower()
+        found |= {("gauge-freedom", row, key): value for key, value in values.items() if value is not None}
+    return found
+
+
 @pytest.mark.parametrize(
     "cell, value",
     [
@@ -350,7 +377,9 @@ def test_a_cell_that_is_something_else_is_not_guessed(cell):
 
 @pytest.mark.skipif(not PAPER.exists(), reason=f"the paper's source is not at {PAPER}")
 def test_every_number_is_printed_in_its_cell_and_every_cell_is_here():
-    found, unread = printed(PAPER.read_text(encoding="utf-8"))
+    text = PAPER.read_text(encoding="utf-8")
+    found, unread = printed(text)
+    found |= printed_gauge(text)
     assert not unread
     here = leaves(NUMBERS)
     assert {where: value for where, value in here.items() if found.get(where) != value} == {}
