@@ -182,8 +182,13 @@ _WHY_GAUGE = GaugeTable(
     "gauge-anchors",
     "The same with one number given, or begun at the truth: what removes the common factor",
     (
-        gauge_row("structured V begun at the truth, Cholesky", "cholesky", "structured-from-truth"),
-        gauge_row("structured V begun at the truth, NeuralMass", "neural", "structured-from-truth"),
+        *(
+            gauge_row(
+                f"structured V begun at the truth, {title}, {steps}", mass, "structured-from-truth", preset=preset
+            )
+            for steps, preset in (("800 steps", "gauge-800"), ("31,250 steps", "gauge"))
+            for title, mass in (("Cholesky", "cholesky"), ("NeuralMass", "neural"))
+        ),
         gauge_row("structured V with g2 given, Cholesky", "cholesky", "structured-g2-given"),
         gauge_row("structured V with g2 given, NeuralMass", "neural", "structured-g2-given"),
         gauge_row("neural V, Cholesky with M_22 given", "cholesky", "neural", anchored=True),

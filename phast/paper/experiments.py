@@ -216,6 +216,7 @@ class ResidualPreset(AbstractPreset):
     settings: Settings
     loss: ResidualLoss = ResidualLoss(sparsity=1e-3)
     trajectories: int | None = 200
+    window: int = 1  # samples that a batch takes together
     needs_float64: bool = False
     has_epochs: bool = True
 
@@ -226,7 +227,8 @@ class ResidualPreset(AbstractPreset):
         if experiment.noise:
             raise InputError("residual runs know velocities and accelerations: noise on positions makes no sense")
         build = functools.partial(self.maker(experiment.model), simulator, **dict(experiment.variation))
-        batches = (observed(part, simulator.port_hamiltonian) for part in (data.train, data.validation))
+        truth = simulator.port_hamiltonian
+        batches = (observed(part, truth, window=self.window) for part in (data.train, data.validation))
         return _descend(build, self.loss, self.settings, *batches, seeds, watch)
 
     def judge(self, model, test, truth, noise):
@@ -275,12 +277,15 @@ PRESETS: dict[str, AbstractPreset] = {
     "sharp": SharpPreset(),
     "full-state": FullStatePreset(Settings()),
     "gauge": ResidualPreset(Settings()),
+    "gauge-800": ResidualPreset(Settings(), trajectories=50, window=10),  # as many steps as the paper's other runs have
     "quick": GradientPreset(_QUICK, NextStepLoss(), trajectories=256),
     "sharp-quick": SharpPreset(trajectories=200),
     "full-state-quick": FullStatePreset(_QUICK, trajectories=256),
     "gauge-quick": ResidualPreset(_QUICK, trajectories=20),
+    "gauge-800-quick": ResidualPreset(_QUICK, trajectories=20, window=10),
 }
-QUICK = {"paper": "quick", "paper-20": "quick"} | {n: f"{n}-quick" for n in ("sharp", "full-state", "gauge")}
+QUICK = {"paper": "quick", "paper-20": "quick"}
+QUICK |= {name: f"{name}-quick" for name in ("sharp", "full-state", "gauge", "gauge-800")}
 
 
 def preset(name: str) -> AbstractPreset:

@@ -76,7 +76,8 @@ def _true_strengths(system: System) -> tuple[float, ...]:
 
 
 def _from_truth(system: System, key: PRNGKeyArray) -> AbstractPotential:
-    return Cosine(Positive.starting_at(_true_strengths(system), unit=_UNIT))
+    """Two plain numbers that begin at the truth: no row to quote, but a way in which the paper's may have come about."""
+    return Cosine(Positive.starting_at(_true_strengths(system)))
 
 
 def _second_given(system: System, key: PRNGKeyArray) -> AbstractPotential:

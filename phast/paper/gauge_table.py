@@ -49,10 +49,10 @@ class GaugeTable(AbstractTable):
         return GaugeTable(f"{self.name}-quick", f"{self.title} (quick look)", rows, seeds=1)
 
 
-def gauge_row(name: str, mass: str, potential: str, **variation: Any) -> Row:
+def gauge_row(name: str, mass: str, potential: str, *, preset: str = "gauge", **variation: Any) -> Row:
     """A mass and a potential, under the name that the table gives them."""
     choices = (("potential", potential), *variation.items())
-    return Row(Experiment(_SYSTEM, f"{mass}-mass", "gauge", variation=choices), name)
+    return Row(Experiment(_SYSTEM, f"{mass}-mass", preset, variation=choices), name)
 
 
 class Found(NamedTuple):
