@@ -180,8 +180,10 @@ _GAUGE = GaugeTable(
 
 _WHY_GAUGE = GaugeTable(
     "gauge-anchors",
-    "The same with one number given, or begun at the truth: what removes the common factor",
+    "The same in 800 steps, begun at the truth, or with a coefficient of V or an entry of M given",
     (
+        gauge_row("known V, Cholesky, 800 steps", "cholesky", "known", preset="gauge-800"),
+        gauge_row("neural V, known M, 800 steps", "known", "neural", preset="gauge-800"),
         *(
             gauge_row(
                 f"structured V begun at the truth, {title}, {steps}", mass, "structured-from-truth", preset=preset

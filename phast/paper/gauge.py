@@ -76,7 +76,7 @@ def _true_strengths(system: System) -> tuple[float, ...]:
 
 
 def _from_truth(system: System, key: PRNGKeyArray) -> AbstractPotential:
-    """Two plain numbers that begin at the truth: no row to quote, but a way in which the paper's may have come about."""
+    """Two plain numbers that begin at the truth: one way in which the paper's rows may have come about."""
     return Cosine(Positive.starting_at(_true_strengths(system)))
 
 

@@ -40,7 +40,7 @@ class GaugeTable(AbstractTable):
         heading += ["common factor", *(f"{name} without it" for name in LEARNED.values()), "off in q''", "seeds"]
         told = [found for row in self.rows if (found := _found(row, records)) is not None]
         theirs = published().get(self.name.removesuffix("-quick"), {})
-        lines = [_line(found, theirs.get(found.name, {})) for found in told]
+        lines = [_line(found, theirs.get(found.name, {})) for found in told] + [_nothing(told[0])] * bool(told)
         data = [found._asdict() | {"verdict": found.verdict, "published": theirs.get(found.name)} for found in told]
         return Sheet(self.title, [*heading, "verdict", "paper's"], lines, data)
 
@@ -89,6 +89,12 @@ def _found(row: Row, records: Sequence[Record]) -> Found | None:
     given = {"mass": row.experiment.model == "known-mass", "force": ("potential", "known") in row.experiment.variation}
     metrics = {metric: [math.inf if each[metric] is None else each[metric] for each in mine] for metric in mine[0]}
     return Found(row.name or row.experiment.model, tuple(kind for kind in LEARNED if not given[kind]), metrics)
+
+
+def _nothing(found: Found) -> list[str]:
+    """The trivial solution, whose residual is zero everywhere: its errors are the sizes of M and ∇V."""
+    sizes = [x for kind in LEARNED for x in (figure(found.mean(f"{kind}_size")), "")]
+    return ["(M = 0 and V = 0)", *sizes, "0", *[""] * (len(LEARNED) + 2), NOT_IDENTIFIABLE, ""]
 
 
 def _line(found: Found, theirs: dict[str, Any]) -> list[str]:

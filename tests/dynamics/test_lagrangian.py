@@ -140,6 +140,15 @@ def test_a_common_factor_changes_no_motion_and_multiplies_the_residual():
     np.testing.assert_allclose(small, 0.25 * whole, rtol=1e-12)
 
 
+def test_coordinates_that_do_not_couple_have_a_factor_each():
+    first, other = (
+        PortHamiltonian(Cosine((2.0 * c, 3.0 * d)), ConstantMass((c, d)), ConstantDamping((0.1 * c, 0.2 * d)))
+        for c, d in ((1.0, 1.0), (4.0, 0.5))
+    )
+    q, v = jnp.array([[0.3, -1.2], [0.5, 2.0]])
+    np.testing.assert_allclose(moved(other, q, v), moved(first, q, v), rtol=1e-12)
+
+
 def factor(q):
     """f(q) > 0."""
     return jnp.exp(0.3 * jnp.sin(q[0]) - 0.2 * jnp.cos(q[-1]))
