@@ -40,7 +40,7 @@ class GaugeTable(AbstractTable):
         heading += ["common factor", *(f"{name} without it" for name in LEARNED.values()), "off in q''", "seeds"]
         told = [found for row in self.rows if (found := _found(row, records)) is not None]
         theirs = published().get(self.name.removesuffix("-quick"), {})
-        lines = [_line(found, theirs.get(found.name, {})) for found in told] + [_nothing(told[0])] * bool(told)
+        lines = [_line(found, theirs.get(found.name, {})) for found in told] + [_nothing(each) for each in told[:1]]
         data = [found._asdict() | {"verdict": found.verdict, "published": theirs.get(found.name)} for found in told]
         return Sheet(self.title, [*heading, "verdict", "paper's"], lines, data)
 
