@@ -1,13 +1,15 @@
 """``phast bench``: how fast this is, as ratios measured in one run.
 
-Five sections: (a) training steps and (b) rollouts against a plain PyTorch version of the same model, which lives in
+Six sections: (a) training steps and (b) rollouts against a plain PyTorch version of the same model, which lives in
 ``benchmarks/torch_peer.py`` and runs in a process of its own; (c) five seeds against one; (d) low-rank operators as n
-grows and against dense ones; (e) start-up. What is compared is measured in turns, ours then theirs, and summarised by
-the median. That is not enough where other programs run: eager PyTorch waits at a barrier after every operation, so one
-busy core slows it thirtyfold and us hardly, and the ratio flatters us. So the share of the machine that others used is
-measured too, and above a few per cent there is no verdict. Each section is a function that returns :class:`Record` s.
+grows and against dense ones; (e) start-up; (f) exported C against limits. What is compared is measured in turns, ours
+then theirs, and summarised by the median. That is not enough where other programs run: eager PyTorch waits at a
+barrier after every operation, so one busy core slows it thirtyfold and us hardly, and the ratio flatters us. So the
+share of the machine that others used is measured too, and above a few per cent there is no verdict. Each section is a
+function that returns :class:`Record` s.
 """
 
+import ctypes
 import dataclasses
 import functools
 import importlib.util
@@ -32,10 +34,14 @@ from jax.interpreters import partial_eval
 from rich.console import Console
 from rich.table import Table
 
+from phast.api.fitted import Fitted
 from phast.components.lowrank import DiagonalPlusLowRank
+from phast.data.units import Units
+from phast.dynamics.integrators import RungeKutta, Timestep
 from phast.dynamics.systems import system
 from phast.errors import InputError
-from phast.estimation.forecaster import Phast, autoregressive, roll_out
+from phast.estimation.forecaster import Core, Phast, autoregressive, roll_out
+from phast.estimation.moving_horizon import ModelAware
 from phast.fitting.losses import Batch, NextStepLoss
 from phast.fitting.training import Settings, _batches, _begin, _epoch
 from phast.paper.models import phast_known, phast_partial
@@ -396,6 +402,73 @@ def plot_operators(path: str | os.PathLike) -> None:
     plt.close(figure)
 
 
+# --- (f) exported models -------------------------------------------------------------------------------------------
+
+
+_LOOPS = """
+#include "rig.h"
+
+void run_steps(long count, double *x) {{
+    for (; count > 0; count--, x += {two}) rig_step(x, x + {n}, 1.0, x, x + {n});
+}}
+void run_filter(long count, const double *q) {{
+    static rig_filter filter;
+    rig_state state;
+    for (long i = 0; i < count; i++) rig_filter_update(&filter, q + {n} * i, 1.0, &state);
+}}
+"""
+_LIMITS = {"pendulum-windy": (1.0, 20.0), "double-pendulum-damped": (None, None)}  # µs: of a step, of a sample
+
+
+def exported(*, count: int = 100_000, rounds: int = 9) -> list[Record]:
+    """Microseconds of a step and of the filter as C, and how far the steps are from those of JAX."""
+    with jax.enable_x64(True), tempfile.TemporaryDirectory() as folder:
+        return [record for name in _LIMITS for record in _exported(name, Path(folder), count, rounds)]
+
+
+def _exported(name: str, folder: Path, count: int, rounds: int) -> list[Record]:
+    chosen = system(name)
+    model = ModelAware(Core(chosen.dynamics, RungeKutta(Timestep(chosen.dt, 2))), chosen.manifold, chosen.dt)
+    library, n = _compiled(model, folder), chosen.manifold.size
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(-3.0, 3.0, (count, n)), rng.normal(0.0, 2.0, (count, n))], axis=1)
+    wanted = np.asarray(jax.jit(jax.vmap(lambda x: jnp.concatenate(model.core(x[:n], x[n:]))))(x))
+    moved = x.copy()
+    _call(library.run_steps, count, moved)
+    error = float(np.max(np.max(np.abs(moved - wanted), axis=1) / np.linalg.norm(wanted, axis=1)))
+    samples = np.asarray(model.core.rollout(jnp.full(n, 0.7), jnp.zeros(n), 2000)[0]) + rng.normal(0, 0.01, (2000, n))
+    step = min(_timed(library.run_steps, count, x.copy()) for _ in range(rounds)) * 1e6
+    sample = min(_timed(library.run_filter, len(samples), samples) for _ in range(rounds)) * 1e6
+    most = _LIMITS[name]
+    return [
+        Record("export", f"{name}: time step", f"{step:.3g} µs", "1 µs", step, at_most=most[0]),
+        Record("export", f"{name}: filter, a sample", f"{sample:.3g} µs", "20 µs", sample, at_most=most[1]),
+        Record("export", f"{name}: off JAX, {count:,} states", f"{error:.1e}", "1e-12", error / 1e-12, at_most=1.0),
+    ]
+
+
+def _compiled(model: ModelAware, folder: Path) -> ctypes.CDLL:
+    n = model.manifold.size
+    Fitted(model, Units.computed(model.manifold)).export(folder / "rig.c")
+    (folder / "loops.c").write_text(_LOOPS.format(n=n, two=2 * n))
+    library = folder / f"{n}.so"
+    sources = [str(folder / "rig.c"), str(folder / "loops.c")]
+    subprocess.run(["cc", "-std=c99", "-O2", "-shared", "-fPIC", "-o", str(library), *sources, "-lm"], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def _call(function: Callable, count: int, x: np.ndarray) -> None:
+    function.restype = None
+    function(ctypes.c_long(count), ctypes.c_void_p(x.ctypes.data))
+
+
+def _timed(function: Callable, count: int, x: np.ndarray) -> float:
+    """Seconds of one of ``count`` calls. The fastest of several rounds is the one that others disturbed least."""
+    start = time.perf_counter()
+    _call(function, count, x)
+    return (time.perf_counter() - start) / count
+
+
 # --- all of it -------------------------------------------------------------------------------------------------------
 
 SECTIONS: dict[str, Callable[[], list[Record]]] = {
@@ -404,6 +477,7 @@ SECTIONS: dict[str, Callable[[], list[Record]]] = {
     "seeds": seeds,
     "primitives": operators,
     "startup": startup,
+    "export": exported,
 }
 
 

@@ -19,6 +19,7 @@ from phast.api.identification import Identification
 from phast.api.states import States
 from phast.api.stream import StateStream
 from phast.components.parameter import parameter_count
+from phast.control.export.names import format_of
 from phast.data.durations import steps_in
 from phast.data.reading import warn_of_degrees
 from phast.data.recording import Piece, Recording
@@ -36,6 +37,8 @@ from phast.fitting.second_order import MINIMUM_CONTEXT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from phast.control.shaping import EnergyCasimir
 
 Positions = Recording | Trajectories | Numbers
 
@@ -234,6 +237,37 @@ class Fitted:
         """Write the model to one file, which :func:`phast.load` reads. The data are not saved."""
         known = {"units": list(self.units.names), "inputs": list(self.inputs)}
         return checkpoint.save(self.model, path, **self.about, **known)
+
+    def export(
+        self,
+        path: str | os.PathLike,
+        *,
+        name: str | None = None,
+        single: bool = False,
+        controller: "EnergyCasimir | None" = None,
+        limits: Sequence[float] | None = None,
+    ) -> Path:
+        """Write the model as code that runs without Python: a ``.c`` file with its header, or an ``.onnx`` file.
+
+        C99 without memory allocation or dependencies, for the time step, the filter and a ``controller`` if one is
+        given (``limits`` is the largest magnitude of each of its inputs); ``name`` begins every name in it and is that
+        of the file if left out. ONNX (extra ``onnx``) for the time step. Angles are in radians there. ``single`` is for
+        single precision.
+        """
+        from phast.control.export.files import core_of, write_c
+
+        form = format_of(path)
+        if controller is not None and not self.inputs:
+            raise InputError("this model was fitted without inputs, so there is nothing to control it with")
+        if form == "onnx":
+            if name is not None or controller is not None:
+                raise InputError("name and controller are of the export to C: leave them out, or write a .c file")
+            from phast.control.export.onnx_model import write_onnx
+
+            return write_onnx(core_of(self.model), self.model.manifold.size, len(self.inputs), path, single=single)
+        chosen = None if limits is None else tuple(limits)
+        options = {"name": name, "single": single, "controller": controller, "limits": chosen}
+        return write_c(self.model, self.units, self.inputs, path, **options)[0]
 
     def summary(self) -> dict[str, Any]:
         """How it was made and what was found as plain data, for JSON."""
