@@ -1,8 +1,9 @@
 """``phast bench``: how fast this is, as ratios measured in one run.
 
-Six sections: (a) training steps and (b) rollouts against a plain PyTorch version of the same model, which lives in
+Seven sections: (a) training steps and (b) rollouts against a plain PyTorch version of the same model, which lives in
 ``benchmarks/torch_peer.py`` and runs in a process of its own; (c) five seeds against one; (d) low-rank operators as n
-grows and against dense ones; (e) start-up; (f) exported C against limits. What is compared is measured in turns, ours
+grows and against dense ones; (e) start-up; (f) exported C against limits; (g) predictive
+control against CasADi and IPOPT on the same learned model (``benchmarks/casadi_peer.py``). What is compared is measured in turns, ours
 then theirs, and summarised by the median. That is not enough where other programs run: eager PyTorch waits at a
 barrier after every operation, so one busy core slows it thirtyfold and us hardly, and the ratio flatters us. So the
 share of the machine that others used is measured too, and above a few per cent there is no verdict. Each section is a
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
+from types import ModuleType
 
 import equinox as eqx
 import jax
@@ -36,6 +38,8 @@ from rich.table import Table
 
 from phast.api.fitted import Fitted
 from phast.components.lowrank import DiagonalPlusLowRank
+from phast.control.predictive import PredictiveControl
+from phast.control.riccati import Plan
 from phast.data.units import Units
 from phast.dynamics.integrators import RungeKutta, Timestep
 from phast.dynamics.systems import system
@@ -44,7 +48,10 @@ from phast.estimation.forecaster import Core, Phast, autoregressive, roll_out
 from phast.estimation.moving_horizon import ModelAware
 from phast.fitting.losses import Batch, NextStepLoss
 from phast.fitting.training import Settings, _batches, _begin, _epoch
+from phast.paper.learned_control import starts as starting
 from phast.paper.models import phast_known, phast_partial
+from phast.paper.rigs import NOISE, RIGS, Rig, learned
+from phast.report.provenance import commit, versions
 
 PEER = Path(__file__).with_name("torch_peer.py")
 REGIMES = {"known": phast_known, "partial": phast_partial}
@@ -469,6 +476,100 @@ def _timed(function: Callable, count: int, x: np.ndarray) -> float:
     return (time.perf_counter() - start) / count
 
 
+# --- (g) predictive control ------------------------------------------------------------------------------------------
+
+
+HORIZON, STARTS, SAMPLES = 40, 10, 150
+
+
+def predictive(*, starts: int = STARTS, samples: int = SAMPLES) -> list[Record]:
+    """A learned cart-pole held upright by one Riccati iteration a sample and by IPOPT: costs of the loop, solve times.
+
+    Both see the same noise through the same filter, and take turns at each start.
+    """
+    rig = RIGS["cart-pole"]
+    with jax.enable_x64(True):
+        model = learned(rig, seed=0).model
+        controller, peer = rig.control(model, HORIZON), _casadi_peer()
+        q, p = starting(rig, "upright", starts, seed=2)
+        steppers = {"ours": _Riccati(controller)} | {
+            name: peer.Ipopt(controller, compiled=compiled)
+            for name, compiled in (("IPOPT, compiled", True), ("IPOPT", False))
+        }
+        loop = _Loop(rig, controller)
+        costs, times = {name: 0.0 for name in steppers}, {name: [] for name in steppers}
+        for trial in range(starts):
+            for name, stepper in steppers.items():
+                stepper.last = None
+                cost, spent = loop.closed(stepper, q[trial], p[trial], samples, seed=trial)
+                costs[name] += cost
+                times[name] += spent
+    return _compared(costs, {name: median(each) for name, each in times.items()})
+
+
+def _compared(costs: dict[str, float], times: dict[str, float]) -> list[Record]:
+    name = f"cart-pole, {HORIZON} steps"
+    ours, theirs = costs["ours"], costs["IPOPT"]
+    found = [Record("mpc", f"{name}: cost of the loop", f"{ours:.6g}", f"{theirs:.6g}", ours / theirs, at_most=1.01)]
+    for peer in ("IPOPT, compiled", "IPOPT"):
+        ratio = times[peer] / times["ours"]
+        found.append(
+            Record("mpc", f"{name}: solve, {peer}", _text(times["ours"]), _text(times[peer]), ratio, at_least=3.0)
+        )
+    return found
+
+
+class _Riccati:
+    """One iteration a sample, from the last plan moved on by one."""
+
+    def __init__(self, controller: PredictiveControl):
+        self.last: Plan | None = None
+        self._first = jax.jit(lambda x: controller.started(x))
+        self._next = jax.jit(lambda x, plan: controller.solve(x, controller.moved_on(plan)))
+        jax.block_until_ready(self._next(jnp.zeros(4), self._first(jnp.zeros(4))))
+
+    def solve(self, x: np.ndarray) -> tuple[float, float]:
+        x = jnp.asarray(x)
+        self.last = self._first(x) if self.last is None else self._next(x, self.last)
+        return float(self.last.u[0, 0]), 0.0
+
+
+class _Loop:
+    """A rig, the filter that both controllers see it through, and the cost that both minimise."""
+
+    def __init__(self, rig: Rig, controller: PredictiveControl):
+        self._plant, self._problem, self._filter = rig.plant, controller.problem, controller.filter
+        self._move = jax.jit(lambda q, p, u: self._plant(q, p, u))
+        self._see = jax.jit(lambda cache, q, u: self._filter.update(cache, q, u))
+        self._cost = jax.jit(lambda x, u: 0.5 * jnp.sum(self._problem.stage(x, u) ** 2))
+
+    def closed(self, stepper, q, p, samples: int, seed: int) -> tuple[float, list[float]]:
+        """The cost of a loop, and the seconds of each solve but the first, which has no plan to begin from."""
+        noise = NOISE * np.random.default_rng(seed).standard_normal((samples, len(q)))
+        u, total, times = jnp.zeros(1), 0.0, []
+        cache = self._filter.start(jnp.asarray(q + noise[0]), u)
+        for off in noise:
+            cache, known = self._see(cache, jnp.asarray(q + off), u)
+            x = np.concatenate([known.q, known.p])
+            begun = time.perf_counter()
+            asked, _ = stepper.solve(x)
+            times.append(time.perf_counter() - begun)
+            u = jnp.array([asked])
+            total += float(self._cost(jnp.concatenate([q, p]), u))
+            q, p = self._move(q, p, u)
+        return total, times[1:]
+
+
+def _casadi_peer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("phast_casadi_peer", Path(__file__).with_name("casadi_peer.py"))
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ImportError:
+        raise InputError("the section mpc needs CasADi: pip install 'phast-physics[mpc]'") from None
+    return module
+
+
 # --- all of it -------------------------------------------------------------------------------------------------------
 
 SECTIONS: dict[str, Callable[[], list[Record]]] = {
@@ -478,6 +579,7 @@ SECTIONS: dict[str, Callable[[], list[Record]]] = {
     "primitives": operators,
     "startup": startup,
     "export": exported,
+    "mpc": predictive,
 }
 
 
@@ -526,4 +628,5 @@ def _table(records: list[Record]) -> Table:
 
 def _as_json(records: list[Record], load: float) -> dict:
     rows = [dataclasses.asdict(r) | {"passed": r.passed} for r in records]
-    return {"load_average": load, "cores": os.cpu_count(), "records": rows}
+    made = {"versions": versions(), "commit": commit()}
+    return {"load_average": load, "cores": os.cpu_count(), "records": rows} | made

@@ -152,7 +152,7 @@ class PredictiveControl(AbstractController):
         seen = self.filter.start(q, idle)
         seen, known = self.filter.update(seen, q, idle)
         x = jnp.concatenate([known.q, known.p])
-        return self._decided(seen, self._best(x, self.first_plan(x), _FIRST))
+        return self._decided(seen, self.started(x))
 
     def update(self, cache, q, u, state):
         expected = cache.plan.x[1]
@@ -163,6 +163,10 @@ class PredictiveControl(AbstractController):
         x = jnp.concatenate([near, known.p])
         x = jnp.where(jnp.all(jnp.isfinite(x)), x, expected)
         return self._decided(seen, self._best(x, self.moved_on(cache.plan), self.iterations))
+
+    def started(self, x: Float[Array, " twice_n"]) -> Plan:
+        """A plan from ``x`` where there is no last one."""
+        return self._best(x, self.first_plan(x), _FIRST)
 
     def first_plan(self, x: Float[Array, " twice_n"]) -> Plan:
         """At the target all along, by the way round that is shortest: its policy is the regulator's."""

@@ -60,9 +60,7 @@ def cost(problem: AbstractOptimalControl, plan: Plan) -> Float[Array, ""]:
     return 0.5 * (jnp.sum(stages**2) + jnp.sum(problem.final(plan.x[-1]) ** 2))
 
 
-def improved(
-    problem: AbstractOptimalControl, x: Float[Array, " states"], plan: Plan
-) -> tuple[Plan, Float[Array, ""]]:
+def improved(problem: AbstractOptimalControl, x: Float[Array, " states"], plan: Plan) -> tuple[Plan, Float[Array, ""]]:
     """One iteration: a plan from ``x`` and its cost, which is infinite where no plan stays finite."""
     policy = _backward(problem, plan)
 

@@ -7,6 +7,7 @@ An entry says which runs it needs, nothing else: the numbers are in ``results/``
 from phast.errors import InputError
 from phast.paper.experiments import Experiment
 from phast.paper.gauge_table import GaugeTable, gauge_row
+from phast.paper.learned_control import LearnedControl
 from phast.paper.recordings import Recordings
 from phast.paper.tables import (
     BASELINES,
@@ -304,12 +305,17 @@ _OURS = (
 
 _MEASURED = Recordings("measured", "Measured recordings: forecasts of what was not learned from (rad, K, thousands)")
 
+_LEARNED_CONTROL = LearnedControl(
+    "learned-control",
+    "Predictive control on models learned from 60 s of positions, noise 0.002: the true rigs held upright and swung up",
+)
+
 _PEERS = Tools(
     "peers", "Other tools and ours on the same arrays (`phast paper bench peers`): 100 steps from 10 positions"
 )
 
 TABLES: dict[str, AbstractTable] = {
-    entry.name: entry for entry in (*_PAPER, _GAUGE, *_OURS, _WHY_GAUGE, _MEASURED, _PEERS)
+    entry.name: entry for entry in (*_PAPER, _GAUGE, *_OURS, _WHY_GAUGE, _MEASURED, _LEARNED_CONTROL, _PEERS)
 }
 
 NOT_YET: dict[str, str] = {

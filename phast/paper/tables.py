@@ -11,7 +11,7 @@ import math
 import statistics
 import tomllib
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -263,6 +263,14 @@ class AbstractTable(eqx.Module):
     @abstractmethod
     def quick(self) -> "AbstractTable":
         """Some of it with hardly any training and one seed: to see in minutes that it works, never to quote."""
+
+
+class AbstractStudy(AbstractTable):
+    """A table whose runs are no experiments: it carries out itself what has no record yet."""
+
+    @abstractmethod
+    def carry_out(self, results: Path, on_stage: Callable[[str], None]) -> None:
+        """Make the records that are missing."""
 
 
 def jobs_of(table: AbstractTable, seeds: int | None = None) -> list[Job]:

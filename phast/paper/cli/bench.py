@@ -24,7 +24,7 @@ def command(
     shown: Shown,
     section: Annotated[
         list[str] | None,
-        typer.Argument(help="train, rollout, seeds, primitives, startup, export; all by default. Or: peers."),
+        typer.Argument(help="train, rollout, seeds, primitives, startup, export, mpc; all by default. Or: peers."),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the paper's timing figure into this file.")] = None,
     results: Annotated[Path, typer.Option(help="peers: folder of records.")] = Path("results"),
