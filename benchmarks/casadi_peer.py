@@ -2,9 +2,12 @@
 
 The learned cart-pole is transcribed with its coefficients and its time step, the classical Runge–Kutta method, into a
 problem in all states and inputs at once (multiple shooting), with the same cost and limits. IPOPT gets what helps it:
-exact derivatives from one expanded graph, compiled by the system's compiler, and at each sample its last solution moved
-on by one, with the multipliers, and a small barrier.
+exact derivatives, compiled by the system's compiler or from one expanded graph, and at each sample its last solution
+moved on by one, with the multipliers, and a small barrier.
 """
+
+import contextlib
+import tempfile
 
 import casadi
 import numpy as np
@@ -19,13 +22,18 @@ _OPTIONS = {
     "ipopt.print_level": 0,
     "ipopt.sb": "yes",
     "print_time": False,
-    "expand": True,
     "ipopt.warm_start_init_point": "yes",
-    "ipopt.mu_init": 1e-4,
+    "ipopt.mu_init": 1e-6,
     "ipopt.warm_start_bound_push": 1e-8,
     "ipopt.warm_start_mult_bound_push": 1e-8,
 }
-_COMPILED = {"jit": True, "compiler": "shell", "jit_options": {"flags": ["-O2"]}}
+_EXPANDED = {"expand": True}  # into one graph of scalars: quicker where it is interpreted
+_COMPILED = {  # the folder is removed, so that nothing need be cleaned up
+    "jit": True,
+    "compiler": "shell",
+    "jit_cleanup": False,
+    "jit_options": {"flags": ["-O2"], "cleanup": False},
+}
 
 
 def transcribed(system: PortHamiltonian, transition: RungeKutta) -> casadi.Function:
@@ -56,6 +64,11 @@ def _gravity(system: PortHamiltonian) -> tuple[float, float]:
     return float(np.ravel(value_of(cosine.amplitudes))[0]), float(np.ravel(value_of(cosine.centre))[0])
 
 
+def _solver(nlp: dict, compiled: bool) -> casadi.Function:
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # where CasADi leaves what it compiles
+        return casadi.nlpsol("solver", "ipopt", nlp, _OPTIONS | (_COMPILED if compiled else _EXPANDED))
+
+
 class Ipopt:
     """The optimal control problem of a controller, solved to convergence at every sample."""
 
@@ -66,26 +79,22 @@ class Ipopt:
         target, holding, low, high = (
             np.asarray(part) for part in (problem.target, problem.holding, problem.low, problem.high)
         )
-        bounded = np.flatnonzero(np.isfinite(low) | np.isfinite(high))
-        xs, us = casadi.SX.sym("x", 4, horizon), casadi.SX.sym("u", 1, horizon)
-        first = casadi.SX.sym("first", 4)
-        total, gaps, x = casadi.SX(0), [], first
-        for t in range(horizon):
-            ahead, v = step(x, us[:, t])
-            off = x[:2] - target
-            total += casadi.sumsqr(position * off) + casadi.sumsqr(velocity * v)
-            total += casadi.sumsqr(effort * (us[:, t] - holding))
-            for i in map(int, bounded):
-                beyond = casadi.fmax(x[i] - high[i], 0.0) + casadi.fmin(x[i] - low[i], 0.0)
-                total += casadi.sumsqr(float(outside) * beyond)
-            x = xs[:, t]
-            gaps.append(x - ahead)
-        total += casadi.sumsqr(
-            casadi.DM(np.asarray(problem.terminal)) @ (x - casadi.DM(np.concatenate([target, [0, 0]])))
-        )
+        bounded = [int(i) for i in np.flatnonzero(np.isfinite(low) | np.isfinite(high))]
+        first = casadi.MX.sym("first", 4)
+        xs, us = casadi.MX.sym("x", 4, horizon), casadi.MX.sym("u", 1, horizon)
+        here = casadi.horzcat(first, xs[:, :-1])
+        ahead, v = step.map(horizon)(here, us)
+        residuals = [position[i] * (here[i, :] - target[i]) for i in range(2)]
+        residuals += [velocity[i] * v[i, :] for i in range(2)]
+        residuals += [effort[0] * (us - holding[0])]
+        residuals += [float(outside) * casadi.fmax(here[i, :] - high[i], 0.0) for i in bounded]
+        residuals += [float(outside) * casadi.fmin(here[i, :] - low[i], 0.0) for i in bounded]
+        end = xs[:, -1] - casadi.DM(np.concatenate([target, [0.0, 0.0]]))
+        ending = casadi.DM(np.asarray(problem.terminal)) @ end
+        total = casadi.sumsqr(casadi.vertcat(*residuals)) + casadi.sumsqr(ending)
         unknowns = casadi.vertcat(casadi.vec(xs), casadi.vec(us))
-        nlp = {"x": unknowns, "p": first, "f": 0.5 * total, "g": casadi.vertcat(*gaps)}
-        self.solver = casadi.nlpsol("solver", "ipopt", nlp, _OPTIONS | (_COMPILED if compiled else {}))
+        nlp = {"x": unknowns, "p": first, "f": 0.5 * total, "g": casadi.vec(xs - ahead)}
+        self.solver = _solver(nlp, compiled)
         most = float(problem.limits[0])
         self.bounds = np.concatenate([np.full(4 * horizon, np.inf), np.full(horizon, most)])
         self.horizon, self.last = horizon, None

@@ -2,8 +2,8 @@
 
 Seven sections: (a) training steps and (b) rollouts against a plain PyTorch version of the same model, which lives in
 ``benchmarks/torch_peer.py`` and runs in a process of its own; (c) five seeds against one; (d) low-rank operators as n
-grows and against dense ones; (e) start-up; (f) exported C against limits; (g) predictive
-control against CasADi and IPOPT on the same learned model (``benchmarks/casadi_peer.py``). What is compared is measured in turns, ours
+grows and against dense ones; (e) start-up; (f) exported C against limits; (g) predictive control against
+CasADi and IPOPT on the same learned model (``benchmarks/casadi_peer.py``). What is compared is measured in turns, ours
 then theirs, and summarised by the median. That is not enough where other programs run: eager PyTorch waits at a
 barrier after every operation, so one busy core slows it thirtyfold and us hardly, and the ratio flatters us. So the
 share of the machine that others used is measured too, and above a few per cent there is no verdict. Each section is a

@@ -116,7 +116,7 @@ class PredictiveControl(AbstractController):
         target: Sequence[float] | Float[np.ndarray, " n"],
         *,
         limits: Each,
-        weights: Weights = Weights(),  # noqa: B008 (frozen)
+        weights: Weights = Weights(),
         horizon: int = 40,
         within: Sequence[Range] | None = None,
         iterations: int = 1,
