@@ -71,7 +71,8 @@ class Tracking(AbstractOptimalControl):
     terminal: Float[Array, "twice_n twice_n"]  # R with P = RᵀR
 
     def step(self, x, u):
-        return jnp.concatenate(self.core(*jnp.split(x, 2), u))
+        q, p = jnp.split(x, 2)
+        return jnp.concatenate(self.core(q, p, u))
 
     def stage(self, x, u):
         q, p = jnp.split(x, 2)
@@ -139,9 +140,17 @@ class PredictiveControl(AbstractController):
             low, high = _ranges(within, n)
             _check_within(model.manifold.names, q, low, high)
             _check_reached(holding, most)
-            roots = _roots(weights, n, inputs)
-            arrays = (jnp.asarray(x) for x in (q, holding, most, low, high))
-            problem = Tracking(model.core, model.manifold, *arrays, roots, jnp.zeros((2 * n, 2 * n)))
+            problem = Tracking(
+                model.core,
+                model.manifold,
+                target=jnp.asarray(q),
+                holding=jnp.asarray(holding),
+                limits=jnp.asarray(most),
+                low=jnp.asarray(low),
+                high=jnp.asarray(high),
+                roots=_roots(weights, n, inputs),
+                terminal=jnp.zeros((2 * n, 2 * n)),
+            )
             x, u = jnp.asarray(np.concatenate([q, np.zeros(n)])), problem.holding
             gain, p = regulator(expansion(problem.step, x, u), expansion(problem.stage, x, u))
             problem = eqx.tree_at(lambda each: each.terminal, problem, jnp.asarray(root_of(p)))

@@ -50,8 +50,28 @@ class Plan(NamedTuple):
 class Policy(NamedTuple):
     """Corrections of a plan's inputs: k_t + K_t (x_t - x̄_t)."""
 
-    feedforward: Float[Array, "H inputs"]
-    gain: Float[Array, "H inputs states"]
+    feedforward: Float[Array, "*H inputs"]
+    gain: Float[Array, "*H inputs states"]
+
+
+class Stage(NamedTuple):
+    """A stage of a plan to first order: the slopes are those of the next state and of the residuals in (x, u).
+
+    ``gap`` is by how much the model's next state is beyond that of the plan.
+    """
+
+    u: Float[Array, "*H inputs"]
+    gap: Float[Array, "*H states"]
+    residual: Float[Array, "*H residuals"]
+    flow: Float[Array, "*H states both"]
+    slope: Float[Array, "*H residuals both"]
+
+
+class Ahead(NamedTuple):
+    """The cost of what is to come, as a quadratic of the state here."""
+
+    gradient: Float[Array, " states"]
+    curvature: Float[Array, "states states"]
 
 
 def cost(problem: AbstractOptimalControl, plan: Plan) -> Float[Array, ""]:
@@ -84,17 +104,16 @@ def _backward(problem: AbstractOptimalControl, plan: Plan) -> Policy:
         return (problem.final(x),) * 2
 
     slope, residual = jax.jacfwd(ending, has_aux=True)(plan.x[-1])
-    ahead = slope.T @ residual, slope.T @ slope
+    ahead = Ahead(slope.T @ residual, slope.T @ slope)
 
     def body(ahead, stage):
-        ahead, policy = _stage(*ahead, *stage, problem.limits)
-        return ahead, policy
+        return _before(ahead, stage, problem.limits)
 
     return jax.lax.scan(body, ahead, _expanded(problem, plan), reverse=True)[1]
 
 
-def _expanded(problem: AbstractOptimalControl, plan: Plan):
-    """At every stage: inputs, gaps, residuals, and the slopes of the next state and the residuals in (x, u)."""
+def _expanded(problem: AbstractOptimalControl, plan: Plan) -> Stage:
+    """All stages of a plan."""
     size = plan.x.shape[1]
 
     def both(z):
@@ -105,22 +124,22 @@ def _expanded(problem: AbstractOptimalControl, plan: Plan):
     (flow, slope), (ahead, residual) = jax.vmap(jax.jacfwd(both, has_aux=True))(
         jnp.concatenate([plan.x[:-1], plan.u], axis=1)
     )
-    return plan.u, ahead - plan.x[1:], residual, flow, slope
+    return Stage(plan.u, ahead - plan.x[1:], residual, flow, slope)
 
 
-def _stage(gradient, curvature, u, gap, residual, flow, slope, limits):
-    """One step of the recursion: what is to come as a quadratic of the state here, and the policy."""
-    size = flow.shape[0]
-    expected = slope.T @ residual + flow.T @ (gradient + curvature @ gap)
-    hessian = slope.T @ slope + flow.T @ curvature @ flow
+def _before(ahead: Ahead, stage: Stage, limits: Float[Array, " inputs"]) -> tuple[Ahead, Policy]:
+    """One step of the recursion: the cost from this stage on, and the policy here."""
+    size = stage.gap.shape[0]
+    expected = stage.slope.T @ stage.residual + stage.flow.T @ (ahead.gradient + ahead.curvature @ stage.gap)
+    hessian = stage.slope.T @ stage.slope + stage.flow.T @ ahead.curvature @ stage.flow
     qx, qu = expected[:size], expected[size:]
     qxx, qux, quu = hessian[:size, :size], hessian[size:, :size], hessian[size:, size:]
-    k, free = box_minimum(quu, qu, -limits - u, limits - u)
+    k, free = box_minimum(quu, qu, -limits - stage.u, limits - stage.u)
     gain = -_solved(quu, qux, free)
     gradient = qx + gain.T @ (quu @ k + qu) + qux.T @ k
     across = gain.T @ qux
     curvature = qxx + gain.T @ quu @ gain + across + across.T
-    return (gradient, 0.5 * (curvature + curvature.T)), Policy(k, gain)
+    return Ahead(gradient, 0.5 * (curvature + curvature.T)), Policy(k, gain)
 
 
 def box_minimum(
@@ -150,8 +169,7 @@ def _only(hessian, free):
 
 def _solved(quu, qux, free):
     """Quu⁻¹ Qux over the free inputs, zero in the others."""
-    columns = jax.vmap(solve_spd, (None, 1), 1)(_only(quu, free), jnp.where(free[:, None], qux, 0.0))
-    return columns
+    return jax.vmap(solve_spd, (None, 1), 1)(_only(quu, free), jnp.where(free[:, None], qux, 0.0))
 
 
 # --- forwards --------------------------------------------------------------------------------------------------------
