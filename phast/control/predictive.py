@@ -141,8 +141,8 @@ class PredictiveControl(AbstractController):
             _check_within(model.manifold.names, q, low, high)
             _check_reached(holding, most)
             problem = Tracking(
-                model.core,
-                model.manifold,
+                core=model.core,
+                manifold=model.manifold,
                 target=jnp.asarray(q),
                 holding=jnp.asarray(holding),
                 limits=jnp.asarray(most),
