@@ -229,10 +229,11 @@ def _each(given: Each | Sequence[float] | Float[np.ndarray, " size"], size: int,
     return np.broadcast_to(x, (size,)).copy()
 
 
-def _roots(weights: Weights, n: int, inputs: int):
+def _roots(weights: Weights, n: int, inputs: int) -> tuple[Array, Array, Array, float]:
     position, velocity = (_each(getattr(weights, name), n, name, "coordinate") for name in ("position", "velocity"))
     effort = _each(weights.effort, inputs, "effort", "input")
-    return *(jnp.sqrt(jnp.asarray(each)) for each in (position, velocity, effort)), float(weights.outside) ** 0.5
+    position, velocity, effort = (jnp.sqrt(jnp.asarray(each)) for each in (position, velocity, effort))
+    return position, velocity, effort, float(weights.outside) ** 0.5
 
 
 def _ranges(within: Sequence[Range] | None, n: int) -> tuple[np.ndarray, np.ndarray]:
