@@ -30,7 +30,7 @@ from phast.estimation.forecaster import AbstractIdentifiable
 from phast.estimation.inputs import held_over
 from phast.estimation.moving_horizon import ModelAware, StateEstimate
 from phast.estimation.states import check_columns, estimated, filtered, matched
-from phast.fitting import checkpoint
+from phast.fitting import archives, checkpoint
 from phast.fitting.adaptation import adapt
 from phast.fitting.progress import Callback, logged
 from phast.fitting.second_order import MINIMUM_CONTEXT
@@ -388,12 +388,12 @@ class Fitted:
 
 def load(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Fitted:
     """The model in ``path``. Name your own component classes in ``classes`` if it is composed of any."""
-    double = checkpoint.needs_float64(path)
+    double = archives.needs_float64(path)
     with jax.enable_x64(double or jax.config.read("jax_enable_x64")):
         model = checkpoint.load(path, classes=classes)
     if not isinstance(model, AbstractIdentifiable):
         raise InputError(f"{path}: holds a {type(model).__name__}, which is no fitted model of a system")
-    about = checkpoint.describe(path)
+    about = archives.describe(path)
     names = about.pop("units", None)
     units = Units.computed(model.manifold) if names is None else Units(model.manifold, tuple(names))
     return Fitted(model, units, tuple(about.pop("inputs", ())), None, about)

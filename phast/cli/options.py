@@ -20,6 +20,7 @@ from phast.data.files import check_writable
 from phast.dynamics.names import SYSTEM_NAMES
 from phast.errors import InputError
 from phast.fitting import words
+from phast.fitting.archives import describe
 
 if TYPE_CHECKING:
     from phast.api.fitted import Fitted
@@ -258,6 +259,9 @@ def model_and_recording(
     """A model, and files read as it reads them."""
     path = existing_model(model_file)
     existing_files(files)
+    if said := describe(path).get("columns"):  # a wrong column need not wait for the model
+        recording = columns.read(files, said, silent=silent)
+        return phast.load(path), recording
     fitted = phast.load(path)
     return fitted, columns.read(files, _columns_of(fitted), silent=silent)
 

@@ -12,6 +12,7 @@ import pytest
 
 from phast.dynamics.names import SYSTEM_NAMES
 from phast.dynamics.systems import SYSTEMS
+from phast.fitting.archives import FORMAT, VERSION, write_archive
 
 FIT = "fit {data} --positions q:angle:deg -o {new}/model.phast"
 MISTAKES = {
@@ -33,6 +34,8 @@ MISTAKES = {
     f"{FIT} --json {{data}}/x.json": "is a file",
     "fit {data} --positions q:angle:deg -o {data}/model.phast": "is a file",
     "forecast {new}/ {data}": "no model '{new}': make one with `phast fit DATA.csv -o {new}`",
+    "forecast {model} {data} --positions theta": "no column 'theta': the columns are t, q",
+    "identify {model} {data} --positions theta": "no column 'theta'",
     "forecast {new}/ {data} -o x.txt": "the ending must be .csv, .parquet or .npz",
     "forecast {new}/ {data} --plot x.xyz": "the ending must be .png",
     "forecast {new}/ {data} --horizon soon": "'soon' is no duration",
@@ -87,9 +90,16 @@ def data(tmp_path_factory):
     return path
 
 
-def test_mistakes_are_said_before_jax_is_loaded(data, environment, tmp_path):
+@pytest.fixture(scope="module")
+def model(data):
+    """A file that says which columns its model was fitted to, which is all that is read before a mistake is found."""
+    header = {"format": FORMAT, "version": VERSION, "about": {"columns": {"positions": "q:angle:deg"}}}
+    return write_archive(data.with_name("model.phast"), header, [])
+
+
+def test_mistakes_are_said_before_jax_is_loaded(data, model, environment, tmp_path):
     """All in one process: each must leave it without JAX for the next, and the disk as it was."""
-    places = {"data": data, "new": tmp_path / "new"}
+    places = {"data": data, "model": model, "new": tmp_path / "new"}
     told = json.dumps([words.format(**places) for words in MISTAKES])
     command = [sys.executable, "-c", textwrap.dedent(_ALL)]
     done = subprocess.run(command, input=told, capture_output=True, text=True, env=environment, timeout=100)
