@@ -33,7 +33,8 @@ from phast.dynamics.integrators import (
 from phast.errors import InputError, counted
 from phast.estimation.forecaster import Core
 from phast.estimation.inputs import held_over
-from phast.estimation.moving_horizon import ModelAware, Noise, smoothed_ends
+from phast.estimation.moving_horizon import ModelAware, Noise
+from phast.estimation.smoother import smoothed_ends
 from phast.fitting.matching import match
 from phast.fitting.method import AbstractMethod
 from phast.fitting.preprocess import Preprocessed
