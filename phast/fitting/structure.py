@@ -166,7 +166,9 @@ def _potential(text: str, data: Trajectories, scales: Scales) -> AbstractPotenti
     }
     build, where, unit = choices[kind]
     if not where:
-        raise InputError(f"potential '{kind}' is of angles: declare them, e.g. '{manifold.names[0]}:angle'")
+        raise InputError(
+            f"potential '{kind}' is of angles: declare them, positions='{manifold.names[0]}:angle' (--positions)"
+        )
     found = _of_strength(build, strength, text) if strength else _uninformed(build, data, where, unit, scales)
     return found if len(where) == manifold.size else Some(found, where)
 

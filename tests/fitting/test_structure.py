@@ -334,7 +334,7 @@ MISTAKES = {
     "a template of the unknown": (("unknown", wanted("cosine"), ANGLE), "regime 'unknown' has no template"),
     "potential": (("partial", wanted("cubic"), LINE), "unknown potential 'cubic'"),
     "no word": (("partial", wanted("quadratic+"), LINE), "unknown potential ''"),
-    "no angle": (("partial", wanted("cosine"), LINE), "'cosine' is of angles: declare them, e.g. 'x:angle'"),
+    "no angle": (("partial", wanted("cosine"), LINE), "'cosine' is of angles: declare them, positions='x:angle'"),
     "no angle in a chain": (("partial", wanted("chain"), LINE), "'chain' is of angles"),
     "strength": (("partial", wanted("cosine:strong"), ANGLE), "potential 'cosine:strong': 'strong' is not a number"),
     "negative strength": (("partial", wanted("cosine:-1"), ANGLE), "give one strength, a positive number"),
