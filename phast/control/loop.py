@@ -94,12 +94,12 @@ def close_loop(
     p: Float[Array, " n"],
     steps: int,
     *,
-    noise: Float[Array, ""] | float = 0.0,
+    noise: Float[Array, "*each"] | float = 0.0,
     key: PRNGKeyArray,
 ) -> Trace:
     """``steps`` samples of the plant from (q, p) under a controller that sees positions with Gaussian ``noise``.
 
-    Positions are not wrapped: an encoder counts on, and so does ξ.
+    ``noise`` is one standard deviation, or one for each coordinate. Positions are not wrapped: an encoder counts on, and so does ξ.
     """
     disturbance = noise * jax.random.normal(key, (steps, q.shape[0]), q.dtype)
 

@@ -1,0 +1,202 @@
+"""Trying a design out: closed loops on what the data of the fit leave possible.
+
+Each trial has a plant of its own, a draw of the coefficients (:func:`phast.fitting.uncertainty.drawn`) that is
+integrated to tight tolerance between samples. Its positions are measured with the noise of the fit; the controller
+knows the fitted model alone and takes states from its moving horizon. All trials are one batched program.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from phast.control.design import Design
+from phast.control.loop import Feedback, Trace, close_loop
+from phast.control.plant import Plant
+from phast.control.ports import FilteredOutput
+from phast.control.shaping import EnergyCasimir
+from phast.data.units import Units
+from phast.estimation.forecaster import shared_out
+from phast.estimation.moving_horizon import ModelAware
+from phast.fitting.coefficients import coefficients_of
+from phast.fitting.uncertainty import drawn
+
+_LONGER = 1.5  # how long a trial lasts, in times within which it has to settle
+
+
+class Task(NamedTuple):
+    """Where trials start, at rest, one after the other, and what counts as settled, in the units of the computation."""
+
+    starts: Float[np.ndarray, "starts n"]
+    tolerance: Float[np.ndarray, " n"]
+    within: int
+    draws: int
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trials:
+    """Closed loops sample by sample, in the units of the computation.
+
+    ``q`` are true positions, ``u`` the inputs that were applied; ``saturated`` is the share of samples at which the
+    actuators could not apply what was asked for. A trial that cannot be followed has no numbers from there on.
+    """
+
+    design: Design
+    task: Task
+    dt: float
+    q: Float[np.ndarray, "trials T n"]
+    u: Float[np.ndarray, "trials T m"]
+    saturated: Float[np.ndarray, " trials"]
+
+    @property
+    def t(self) -> Float[np.ndarray, " T"]:
+        return self.dt * np.arange(self.q.shape[1])
+
+    @property
+    def off(self) -> Float[np.ndarray, "trials T n"]:
+        """Distances from the target; positions go on counting, as ξ does."""
+        return self.q - self.design.target
+
+    @property
+    def settling(self) -> Float[np.ndarray, " trials"]:
+        """The time after which a trial stays within the tolerance; infinite where it does not."""
+        outside = ~(np.abs(self.off) <= self.task.tolerance).all(axis=2)
+        length = outside.shape[1]
+        last = np.where(outside.any(axis=1), length - np.argmax(outside[:, ::-1], axis=1), 0)
+        return np.where(last < length, self.dt * last, np.inf)
+
+    @property
+    def settled(self) -> Bool[np.ndarray, " trials"]:
+        """Which trials settle in time."""
+        return self.settling <= self.dt * self.task.within
+
+    @property
+    def overshoot(self) -> Float[np.ndarray, "trials n"]:
+        """How far each coordinate went beyond the target; infinite where it ran away."""
+        side = np.sign(self.off[:, :1])
+        beyond = np.where(side == 0.0, np.abs(self.off), -side * self.off)
+        return np.maximum(np.where(np.isfinite(beyond), beyond, np.inf).max(axis=1), 0.0)
+
+    @property
+    def remaining(self) -> Float[np.ndarray, "trials n"]:
+        """The error at the end, on average over the last tenth."""
+        return self.off[:, -max(self.q.shape[1] // 10, 1) :].mean(axis=1)
+
+    @property
+    def effort(self) -> Float[np.ndarray, " trials"]:
+        """∫ |u|² dt."""
+        total = self.dt * np.sum(self.u**2, axis=(1, 2))
+        return np.where(np.isfinite(total), total, np.inf)
+
+
+def tried(model: ModelAware, design: Design, task: Task) -> Trials:
+    """Closed loops of the design, one for each draw."""
+    steps, n = round(_LONGER * task.within), model.manifold.size
+    starts = task.starts[np.arange(task.draws) % len(task.starts)]
+    keys = jax.random.split(jax.random.key(task.seed), task.draws)
+    noise = jnp.broadcast_to(jnp.asarray(model.noise, dtype=float), (n,))
+    bare = dataclasses.replace(model, evidence=None)  # whose numbers would each compile anew
+    run = functools.partial(_loops, bare, design.law, design.limits, noise, steps)
+    trace = shared_out(run, jnp.asarray(drawn(model, task.draws, seed=task.seed)), jnp.asarray(starts), keys)
+    q, u, saturated = (np.asarray(part) for part in (trace.q, trace.applied, trace.saturated))
+    return Trials(design, task, model.dt, q, u, saturated)
+
+
+@eqx.filter_jit
+def _loops(
+    model: ModelAware,
+    law: EnergyCasimir,
+    limits: tuple[float, ...] | None,
+    noise: Float[Array, " n"],
+    steps: int,
+    coefficients: Float[Array, "draws k"],
+    starts: Float[Array, "draws n"],
+    keys: Array,
+) -> Trace:
+    _, rebuild = coefficients_of(model.core.system)
+    estimator = FilteredOutput.of(model)
+    controller = Feedback(law, estimator, Plant(model.core.system, model.manifold, model.dt))
+
+    def one(theta, q, key):
+        plant = Plant(rebuild(theta), model.manifold, model.dt, limits)
+        return close_loop(plant, controller, q, jnp.zeros_like(q), steps, noise=noise, key=key)
+
+    return jax.vmap(one)(coefficients, starts, keys)
+
+
+class Outcome(NamedTuple):
+    """How trials went, in the units of the file; times in seconds.
+
+    ``settled`` is the share that stays within ``tolerance`` of the target from some time before ``within`` on; the
+    worst overshoot and what remains of the error at the end are one number for each coordinate. ``saturated`` is the
+    share of samples at which an input was cut to its limit, on average and in the worst trial.
+    """
+
+    draws: int
+    starts: list[list[float]]
+    settled: float
+    within: float
+    lasting: float
+    tolerance: list[float]
+    settling_median: float
+    settling_worst: float
+    overshoot_worst: list[float]
+    remaining_worst: list[float]
+    effort_median: float
+    effort_worst: float
+    largest_input: list[float]
+    saturated: float
+    saturated_worst: float
+
+    @classmethod
+    def of(cls, trials: Trials, units: Units) -> "Outcome":
+        task, settling, effort = trials.task, trials.settling, trials.effort
+        remaining = np.abs(trials.remaining)
+        return cls(
+            task.draws,
+            units.to_file(task.starts).tolist(),
+            float(trials.settled.mean()),
+            trials.dt * task.within,
+            trials.dt * trials.q.shape[1],
+            units.to_file(task.tolerance).tolist(),
+            float(np.median(settling)),
+            float(settling.max()),
+            units.to_file(trials.overshoot.max(axis=0)).tolist(),
+            units.to_file(np.where(np.isfinite(remaining), remaining, np.inf).max(axis=0)).tolist(),
+            float(np.median(effort)),
+            float(effort.max()),
+            np.nanmax(np.abs(trials.u), axis=(0, 1)).tolist(),
+            float(trials.saturated.mean()),
+            float(trials.saturated.max()),
+        )
+
+    @staticmethod
+    def point(q: Float[np.ndarray, " n"], units: Units) -> list[str]:
+        """``["x = 0.5 m", "theta = 57.3 deg"]``, of a position in the units of the computation."""
+        known = zip(units.manifold.names, units.to_file(q), units.names, strict=True)
+        return [f"{name} = {value:.4g} {unit}".rstrip() for name, value, unit in known]
+
+    def lines(self, units: Units) -> list[str]:
+        """As text."""
+        names = units.manifold.names
+
+        def each(values: list[float]) -> str:
+            known = zip(names, values, units.names, strict=True)
+            return ", ".join(f"{name} {value:.3g} {unit}".rstrip() for name, value, unit in known)
+
+        low, high = (each(list(f)) for f in (np.min(self.starts, axis=0), np.max(self.starts, axis=0)))
+        where = low if low == high else f"{low} … {high}"
+        return [
+            f"{self.draws} draws of the fit, from rest at {where}, {self.lasting:.3g} s each",
+            f"settled: {self.settled:.1%} within ± ({each(self.tolerance)}) by {self.within:.3g} s",
+            f"settling time: median {self.settling_median:.3g} s, worst {self.settling_worst:.3g} s",
+            f"worst overshoot: {each(self.overshoot_worst)}; worst error at the end: {each(self.remaining_worst)}",
+            f"effort: median {self.effort_median:.3g} u² s, worst {self.effort_worst:.3g} u² s",
+            f"saturated: {self.saturated:.1%} of the samples, {self.saturated_worst:.1%} in the worst trial",
+        ]
