@@ -1,5 +1,6 @@
 """Public names and the modules that define them. ``__init__.py`` loads each on first use."""
 
+from .api.controlled import Controlled as Controlled
 from .api.fitted import Fitted as Fitted
 from .api.fitted import load as load
 from .api.fitting import fit as fit

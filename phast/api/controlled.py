@@ -13,11 +13,12 @@ from jaxtyping import Float
 from phast.analysis.identifiability import identified, report
 from phast.control.design import Design, Goal, design
 from phast.control.gains import Gain, gains
-from phast.control.trials import Outcome, Task, Trials, tried
+from phast.control.outcome import Outcome, with_units
+from phast.control.trials import Task, Trials, tried
 from phast.control.wanted import Wanted
 from phast.data.durations import steps_in
 from phast.data.recording import Recording
-from phast.errors import InputError, counted
+from phast.errors import InputError
 from phast.estimation.moving_horizon import ModelAware
 from phast.report.text import figure, padded
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _STARTS = 8  # of a recording
 _ANGLE = 0.05  # radians around a target that count as settled
 _SHARE = 0.05  # of the way there, of a coordinate on a line
-_CONSTANTS = 10.0  # 1 / (ζ ω) within which to settle
+_CONSTANTS = 10.0  # time constants 1 / (ζ ω) within which to settle
 _FAR = 0.1  # of the range of a recording: a target that far from it is beyond what was seen
 
 
@@ -71,7 +72,9 @@ class Controlled:
     def to_frame(self) -> pd.DataFrame:
         """One row for each trial."""
         trials, units = self.trials, self.units
-        columns = {f"start({name})": x for name, x in zip(units.labels, units.to_file(trials.q[:, 0]).T, strict=True)}
+        columns: dict[str, np.ndarray] = {
+            f"start({name})": x for name, x in zip(units.labels, units.to_file(trials.q[:, 0]).T, strict=True)
+        }
         columns |= {"settled": trials.settled, "settling time [s]": trials.settling}
         for name, over, rest in zip(
             units.labels, units.to_file(trials.overshoot).T, units.to_file(trials.remaining).T, strict=True
@@ -103,30 +106,30 @@ class Controlled:
         """Write one HTML page: gains, how the trials went, their positions and inputs."""
         from phast.report.control_page import write_control_page
 
-        return write_control_page(self.trials, self.units, self.fitted.inputs, path, self.remarks, self.fitted.about)
+        return write_control_page(self.trials, self.units, self.fitted.inputs, path, self.remarks)
 
     def export(self, path: str | os.PathLike, *, name: str | None = None, single: bool = False) -> Path:
         """Write time step, filter and this controller as one C99 file with its header; angles are in radians there."""
         if Path(path).suffix != ".c":
             raise InputError(f"'{path}': a controller is exported to C: the ending must be .c")
-        return self.fitted.export(
-            path, name=name, single=single, controller=self.design.law, limits=self.design.limits
-        )
+        return self.fitted.export(path, name=name, single=single, controller=self.design.law, limits=self.design.limits)
 
     def __repr__(self) -> str:
         rows = [["input", "on", "stiffness", "injection", "holding", "limit"]]
         rows += [list(gain.cells().values()) for gain in self.gains]
-        target = ", ".join(self.outcome.point(self.design.target, self.units))
+        target = with_units(self.units.to_file(self.design.target), self.units)
         modes = ", ".join(f"{figure(mode.frequency)} ({mode.ratio:.2f})" for mode in self.design.modes)
-        lines = [f"controller to {target}", "", *padded(rows)]
-        lines += [f"modes of the sampled loop: {modes} rad/s (damping ratio)", "", *self.outcome.lines(self.units)]
+        lines = [f"controller to {target}", "", *padded(rows), f"modes of the loop: {modes} rad/s (damping ratio)", ""]
+        lines += [f"{name}: {value}" for name, value in self.outcome.facts(self.units).items()]
         return "\n".join([*lines, *(f"note: {remark}" for remark in self.remarks)])
 
     def _repr_html_(self) -> str:
         return f"<pre>{self!r}</pre>"
 
 
-def controlled(fitted: "Fitted", model: ModelAware, wanted: Wanted, recording: Recording | None, seed: int) -> Controlled:
+def controlled(
+    fitted: "Fitted", model: ModelAware, wanted: Wanted, recording: Recording | None, seed: int
+) -> Controlled:
     """Design a controller for a fitted model and try it out; ``recording`` says where the system usually is."""
     if not fitted.inputs:
         raise InputError("this model was fitted without inputs, so there is nothing to control it with")
@@ -136,11 +139,17 @@ def controlled(fitted: "Fitted", model: ModelAware, wanted: Wanted, recording: R
     distance = np.abs(starts - target).max(axis=0)
     tolerance = _tolerance(wanted, distance, units)
     found = design(model, Goal.of(wanted, units, fitted.inputs, tolerance, distance))
-    slowest = min(mode.ratio * mode.frequency for mode in found.modes)
-    within = steps_in(wanted.within or f"{max(_CONSTANTS / slowest, 4 * model.dt)} s", model.dt)
+    within = steps_in(wanted.within or f"{_time_for(found)} s", model.dt)
     trials = tried(model, found, Task(starts, tolerance, within, wanted.draws, seed))
     remarks = [*found.remarks, *_beyond(target, recording), *report(identified(model)).remarks]
     return Controlled(fitted, found, trials, tuple(remarks))
+
+
+def _time_for(found: Design) -> float:
+    """A round time that is long beside the slowest mode."""
+    wanted = _CONSTANTS / min(mode.ratio * mode.frequency for mode in found.modes)
+    power = 10.0 ** math.floor(math.log10(wanted))
+    return power * next(digit for digit in (1, 1.5, 2, 3, 5, 7, 10) if digit * power >= wanted)
 
 
 def _starts(wanted: Wanted, target: np.ndarray, recording: Recording | None, units: "Units") -> np.ndarray:
@@ -151,7 +160,7 @@ def _starts(wanted: Wanted, target: np.ndarray, recording: Recording | None, uni
         q = np.concatenate([piece.q for piece in recording.pieces])
         found = q[np.linspace(0, len(q) - 1, min(_STARTS, len(q))).astype(int)]
     else:
-        raise InputError("a model from a file holds no recording: give a start (--start), or the data")
+        raise InputError("a model from a file holds no recording: give a start (--from), or the data")
     return target + units.manifold.difference(found, target)
 
 
@@ -177,7 +186,9 @@ def _beyond(target: np.ndarray, recording: Recording | None) -> list[str]:
     far = nearest > _FAR * np.ptp(q, axis=0)
     pairs = zip(units.manifold.names, units.to_file(nearest), units.names, far, strict=True)
     named = [f"{figure(x)} {unit} of {name}".replace("  ", " ") for name, x, unit, is_far in pairs if is_far]
-    return [f"the recording stays {', '.join(named)} away from the target: the model extrapolates there"] if named else []
+    return (
+        [f"the recording stays {', '.join(named)} away from the target: the model extrapolates there"] if named else []
+    )
 
 
 def _plain(x: Any) -> Any:

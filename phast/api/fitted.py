@@ -239,12 +239,12 @@ class Fitted:
     ) -> "Controlled":
         """A controller that takes a driven model to ``target`` (``{"theta": 45.0}``) and holds it there, tried out.
 
-        Potential shaping and damping injection: the ``bandwidth`` [rad/s], ``damping_ratio`` and ``limits`` (the largest
-        magnitude) of each input are given, the gains and the input at the target follow from the learned model;
-        ``holding`` gives that input instead. ``draws`` systems that the data leave possible are then controlled with the
-        noise of the fit, from rest at ``start``, by default at positions of the ``recording`` (that of the fit unless
-        another one is given). A trial settles if it stays within ``tolerance`` of the target (0.05 rad, or 5 % of the
-        way, unless given) ``within`` a time. Positions are in the units of the file.
+        Potential shaping and damping injection: given the ``bandwidth`` [rad/s], ``damping_ratio`` and ``limits`` (the
+        largest magnitude) of each input, the gains and the input at the target follow from the learned model;
+        ``holding`` gives that input instead. ``draws`` systems that the data leave possible are then controlled with
+        the noise of the fit, from rest at ``start``, by default at positions of the ``recording`` (that of the fit
+        unless another one is given). A trial settles if it stays within ``tolerance`` of the target (0.05 rad, or 5 %
+        of the way, unless given) ``within`` a time. Positions are in the units of the file.
         """
         from phast.api.controlled import controlled
 

@@ -5,13 +5,14 @@ looks like Λ y'' + … with y = Gᵀ δq, δq = M⁻¹ G Λ y and the inertia �
 
     k = ω² Λ - K_y,   d = 2 ζ ω Λ - D_y,   G u* = ∇V(q*)
 
-are the stiffness, the damping injection and the holding input of :class:`~phast.control.shaping.EnergyCasimir`. No gain
-is negative: what the system has already is kept. What cannot work is refused, with the reason, before anything is
-simulated:
+are the stiffness, the damping injection and the holding input of :class:`~phast.control.shaping.EnergyCasimir`. Damping
+that the system has already is kept: d is never negative. What cannot work is refused, with the reason, before anything
+is simulated:
 
     matching condition   the force that no input can hold, G^⊥ ∇V(q*), must vanish
     limits               the holding input must be within them
     minimum              K + G k Gᵀ, the curvature of the shaped potential, must be positive definite
+    stiffness            k must not be negative: a softened well need not hold what is far from it
     sampling             the eigenvalues of the loop that is closed every dt must lie within the unit circle
 """
 
@@ -67,6 +68,15 @@ class Design(NamedTuple):
     remarks: tuple[str, ...]
 
 
+class Gains(NamedTuple):
+    """Of each input: stiffness, damping injection, and the bandwidth and damping rate that the system has by itself."""
+
+    stiffness: Float[np.ndarray, " m"]
+    injection: Float[np.ndarray, " m"]
+    natural: Float[np.ndarray, " m"]
+    present: Float[np.ndarray, " m"]
+
+
 class Goal(NamedTuple):
     """What is wanted, as arrays in the units of the computation; ``names`` are of the inputs."""
 
@@ -105,24 +115,30 @@ def design(model: ModelAware, goal: Goal) -> Design:
         raise InputError(f"the model has {here.port.shape[1]} inputs, but {m} are named: fit it with all of them")
     holding = _holding(here, goal)
     _check_limits(holding, goal)
-    stiffness, injection, remarks = _gains(here, goal)
-    _check_minimum(here, stiffness, goal)
-    law = EnergyCasimir.create(
+    found = _gains(here, goal)
+    _check_minimum(here, found.stiffness, goal)
+    _check_gains(found, goal)
+    law = _law(here, goal, found, holding)
+    idle = [name for name, d in zip(goal.names, found.injection, strict=True) if d == 0.0]
+    remarks = [f"{name}: the system alone is damped more than asked for: no damping is injected" for name in idle]
+    multipliers = sampled(here, law, model.dt)
+    if not (growth := np.abs(multipliers).max()) < 1.0:
+        raise InputError(
+            f"unstable gains: sampled every {model.dt:g} s, a deviation from the target would grow {growth:.3g} times "
+            f"per sample: lower the bandwidth ({_slower(here, goal, model.dt)}), or sample faster"
+        )
+    limits = None if goal.limits is None else tuple(goal.limits.tolist())
+    return Design(law, goal.target, here.port, limits, _modes(multipliers, model.dt), tuple(remarks))
+
+
+def _law(here: Linearised, goal: Goal, found: Gains, holding: Float[np.ndarray, " m"]) -> EnergyCasimir:
+    return EnergyCasimir.create(
         here.port.T @ goal.target,
-        stiffness=stiffness,
-        injection=injection,
+        stiffness=found.stiffness,
+        injection=found.injection,
         holding=holding,
         correction=float(_CORRECTION * goal.bandwidth.max()),
     )
-    found = sampled(here, law, model.dt)
-    if not np.abs(found).max() < 1.0:
-        raise InputError(
-            f"unstable gains: sampled every {model.dt:g} s, a deviation from the target would grow "
-            f"{np.abs(found).max():.3g} times per sample: lower the bandwidth ({_slower(here, goal, model.dt)}), or "
-            "sample faster"
-        )
-    limits = None if goal.limits is None else tuple(goal.limits.tolist())
-    return Design(law, goal.target, here.port, limits, _modes(found, model.dt), tuple(remarks))
 
 
 # --- the model at the target -----------------------------------------------------------------------------------------
@@ -195,21 +211,23 @@ def _along(free: Float[np.ndarray, "n k"], units: Units) -> str:
 # --- gains -----------------------------------------------------------------------------------------------------------
 
 
-def _gains(here: Linearised, goal: Goal) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Stiffness and damping injection of each input, and what was kept as it is."""
+def _gains(here: Linearised, goal: Goal) -> Gains:
     away = np.linalg.solve(here.mass, here.port)
     inertia = np.linalg.inv(here.port.T @ away)
-    shape = away @ inertia
+    shape, seen = away @ inertia, np.diag(inertia)
     own, present = (np.diag(shape.T @ part @ shape) for part in (here.stiffness, here.damping))
-    seen, remarks = np.diag(inertia), []
     stiffness = goal.bandwidth**2 * seen - own
     injection = 2.0 * goal.ratio * goal.bandwidth * seen - present
-    for name, k, d, natural in zip(goal.names, stiffness, injection, own / seen, strict=True):
+    return Gains(stiffness, np.maximum(injection, 0.0), np.sqrt(np.maximum(own / seen, 0.0)), present)
+
+
+def _check_gains(found: Gains, goal: Goal) -> None:
+    for name, k, natural in zip(goal.names, found.stiffness, found.natural, strict=True):
         if k < 0.0:
-            remarks.append(f"{name}: the system alone is stiffer ({natural**0.5:.3g} rad/s): no stiffness is added")
-        if d < 0.0:
-            remarks.append(f"{name}: the system alone is damped more than asked for: no damping is injected")
-    return np.maximum(stiffness, 0.0), np.maximum(injection, 0.0), remarks
+            raise InputError(
+                f"the bandwidth is below that of the system alone at the target, {natural:.3g} rad/s for {name}: a "
+                "controller that softens it may lose it from afar: raise the bandwidth"
+            )
 
 
 def _check_minimum(here: Linearised, stiffness: Float[np.ndarray, " m"], goal: Goal) -> None:
@@ -224,8 +242,8 @@ def _check_minimum(here: Linearised, stiffness: Float[np.ndarray, " m"], goal: G
             "potential has no minimum at the target: choose a target where it has one"
         )
     raise InputError(
-        "unstable gains: the shaped potential has no minimum at the target, since the learned one falls faster than the "
-        "stiffness rises: raise the bandwidth"
+        "unstable gains: the shaped potential has no minimum at the target, since the learned one falls faster than "
+        "the stiffness rises: raise the bandwidth"
     )
 
 
@@ -268,12 +286,9 @@ def _modes(multipliers: Complex[np.ndarray, " states"], dt: float) -> tuple[Mode
 def _slower(here: Linearised, goal: Goal, dt: float) -> str:
     """A bandwidth that is stable, found by halving."""
     for halvings in range(1, 20):
-        share = 0.5**halvings
-        slower = goal._replace(bandwidth=share * goal.bandwidth)
-        stiffness, injection, _ = _gains(here, slower)
-        correction = float(_CORRECTION * slower.bandwidth.max())
-        law = EnergyCasimir.create(here.port.T @ goal.target, stiffness=stiffness, injection=injection, correction=correction)
-        shaped = here.stiffness + (here.port * stiffness) @ here.port.T
-        if _positive(shaped, here.stiffness) and np.abs(sampled(here, law, dt)).max() < 1.0:
+        slower = goal._replace(bandwidth=0.5**halvings * goal.bandwidth)
+        found = _gains(here, slower)
+        law = _law(here, slower, found, np.zeros_like(found.stiffness))
+        if np.abs(sampled(here, law, dt)).max() < 1.0:
             return f"{', '.join(f'{each:.3g}' for each in slower.bandwidth)} rad/s would do"
     return "no lower one was found that is stable"

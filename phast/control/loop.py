@@ -99,7 +99,8 @@ def close_loop(
 ) -> Trace:
     """``steps`` samples of the plant from (q, p) under a controller that sees positions with Gaussian ``noise``.
 
-    ``noise`` is one standard deviation, or one for each coordinate. Positions are not wrapped: an encoder counts on, and so does ξ.
+    ``noise`` is one standard deviation, or one for each coordinate. Positions are not wrapped: an encoder counts on,
+    and so does ξ.
     """
     disturbance = noise * jax.random.normal(key, (steps, q.shape[0]), q.dtype)
 

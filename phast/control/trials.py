@@ -20,7 +20,6 @@ from phast.control.loop import Feedback, Trace, close_loop
 from phast.control.plant import Plant
 from phast.control.ports import FilteredOutput
 from phast.control.shaping import EnergyCasimir
-from phast.data.units import Units
 from phast.estimation.forecaster import shared_out
 from phast.estimation.moving_horizon import ModelAware
 from phast.fitting.coefficients import coefficients_of
@@ -53,6 +52,12 @@ class Trials:
     q: Float[np.ndarray, "trials T n"]
     u: Float[np.ndarray, "trials T m"]
     saturated: Float[np.ndarray, " trials"]
+
+    def fan(self, k: int, values: Float[np.ndarray, "trials T k"]) -> Float[np.ndarray, "k three T"]:
+        """Between what nine in ten of the trials from start ``k`` lie, and their median; what ran away is infinite."""
+        own = values[k :: len(self.task.starts)]
+        ordered = np.sort(np.where(np.isfinite(own), own, np.inf), axis=0)
+        return np.moveaxis(ordered[[round(share * (len(own) - 1)) for share in (0.05, 0.5, 0.95)]], 2, 0)
 
     @property
     def t(self) -> Float[np.ndarray, " T"]:
@@ -98,21 +103,23 @@ class Trials:
 def tried(model: ModelAware, design: Design, task: Task) -> Trials:
     """Closed loops of the design, one for each draw."""
     steps, n = round(_LONGER * task.within), model.manifold.size
-    starts = task.starts[np.arange(task.draws) % len(task.starts)]
+    starts, law = task.starts[np.arange(task.draws) % len(task.starts)], design.law
     keys = jax.random.split(jax.random.key(task.seed), task.draws)
     noise = jnp.broadcast_to(jnp.asarray(model.noise, dtype=float), (n,))
     bare = dataclasses.replace(model, evidence=None)  # whose numbers would each compile anew
-    run = functools.partial(_loops, bare, design.law, design.limits, noise, steps)
+    law = eqx.tree_at(lambda x: x.correction, law, jnp.asarray(law.correction))
+    limits = None if design.limits is None else jnp.asarray(design.limits)
+    run = functools.partial(_loops, bare, law, limits, noise, steps)
     trace = shared_out(run, jnp.asarray(drawn(model, task.draws, seed=task.seed)), jnp.asarray(starts), keys)
     q, u, saturated = (np.asarray(part) for part in (trace.q, trace.applied, trace.saturated))
     return Trials(design, task, model.dt, q, u, saturated)
 
 
-@eqx.filter_jit
+@eqx.filter_jit  # gains and limits are arrays, so that others need no new program
 def _loops(
     model: ModelAware,
     law: EnergyCasimir,
-    limits: tuple[float, ...] | None,
+    limits: Float[Array, " m"] | None,
     noise: Float[Array, " n"],
     steps: int,
     coefficients: Float[Array, "draws k"],
@@ -124,79 +131,8 @@ def _loops(
     controller = Feedback(law, estimator, Plant(model.core.system, model.manifold, model.dt))
 
     def one(theta, q, key):
-        plant = Plant(rebuild(theta), model.manifold, model.dt, limits)
+        plant = Plant(rebuild(theta), model.manifold, model.dt)
+        plant = eqx.tree_at(lambda x: x.limits, plant, limits, is_leaf=lambda x: x is None)
         return close_loop(plant, controller, q, jnp.zeros_like(q), steps, noise=noise, key=key)
 
     return jax.vmap(one)(coefficients, starts, keys)
-
-
-class Outcome(NamedTuple):
-    """How trials went, in the units of the file; times in seconds.
-
-    ``settled`` is the share that stays within ``tolerance`` of the target from some time before ``within`` on; the
-    worst overshoot and what remains of the error at the end are one number for each coordinate. ``saturated`` is the
-    share of samples at which an input was cut to its limit, on average and in the worst trial.
-    """
-
-    draws: int
-    starts: list[list[float]]
-    settled: float
-    within: float
-    lasting: float
-    tolerance: list[float]
-    settling_median: float
-    settling_worst: float
-    overshoot_worst: list[float]
-    remaining_worst: list[float]
-    effort_median: float
-    effort_worst: float
-    largest_input: list[float]
-    saturated: float
-    saturated_worst: float
-
-    @classmethod
-    def of(cls, trials: Trials, units: Units) -> "Outcome":
-        task, settling, effort = trials.task, trials.settling, trials.effort
-        remaining = np.abs(trials.remaining)
-        return cls(
-            task.draws,
-            units.to_file(task.starts).tolist(),
-            float(trials.settled.mean()),
-            trials.dt * task.within,
-            trials.dt * trials.q.shape[1],
-            units.to_file(task.tolerance).tolist(),
-            float(np.median(settling)),
-            float(settling.max()),
-            units.to_file(trials.overshoot.max(axis=0)).tolist(),
-            units.to_file(np.where(np.isfinite(remaining), remaining, np.inf).max(axis=0)).tolist(),
-            float(np.median(effort)),
-            float(effort.max()),
-            np.nanmax(np.abs(trials.u), axis=(0, 1)).tolist(),
-            float(trials.saturated.mean()),
-            float(trials.saturated.max()),
-        )
-
-    @staticmethod
-    def point(q: Float[np.ndarray, " n"], units: Units) -> list[str]:
-        """``["x = 0.5 m", "theta = 57.3 deg"]``, of a position in the units of the computation."""
-        known = zip(units.manifold.names, units.to_file(q), units.names, strict=True)
-        return [f"{name} = {value:.4g} {unit}".rstrip() for name, value, unit in known]
-
-    def lines(self, units: Units) -> list[str]:
-        """As text."""
-        names = units.manifold.names
-
-        def each(values: list[float]) -> str:
-            known = zip(names, values, units.names, strict=True)
-            return ", ".join(f"{name} {value:.3g} {unit}".rstrip() for name, value, unit in known)
-
-        low, high = (each(list(f)) for f in (np.min(self.starts, axis=0), np.max(self.starts, axis=0)))
-        where = low if low == high else f"{low} … {high}"
-        return [
-            f"{self.draws} draws of the fit, from rest at {where}, {self.lasting:.3g} s each",
-            f"settled: {self.settled:.1%} within ± ({each(self.tolerance)}) by {self.within:.3g} s",
-            f"settling time: median {self.settling_median:.3g} s, worst {self.settling_worst:.3g} s",
-            f"worst overshoot: {each(self.overshoot_worst)}; worst error at the end: {each(self.remaining_worst)}",
-            f"effort: median {self.effort_median:.3g} u² s, worst {self.effort_worst:.3g} u² s",
-            f"saturated: {self.saturated:.1%} of the samples, {self.saturated_worst:.1%} in the worst trial",
-        ]
