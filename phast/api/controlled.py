@@ -161,7 +161,7 @@ def _starts(wanted: Wanted, target: np.ndarray, recording: Recording | None, uni
         found = q[np.linspace(0, len(q) - 1, min(_STARTS, len(q))).astype(int)]
     else:
         raise InputError("a model from a file holds no recording: give a start (--from), or the data")
-    return target + units.manifold.difference(found, target)
+    return target + units.manifold.wrap(found - target)
 
 
 def _tolerance(wanted: Wanted, distance: np.ndarray, units: "Units") -> np.ndarray:
@@ -181,7 +181,7 @@ def _beyond(target: np.ndarray, recording: Recording | None) -> list[str]:
     if recording is None:
         return []
     q, units = np.concatenate([piece.q for piece in recording.pieces]), recording.units
-    off = np.abs(units.manifold.difference(q, target))
+    off = np.abs(units.manifold.wrap(q - target))
     nearest = off[np.argmin((off / np.maximum(np.ptp(q, axis=0), np.finfo(float).tiny)).max(axis=1))]
     far = nearest > _FAR * np.ptp(q, axis=0)
     pairs = zip(units.manifold.names, units.to_file(nearest), units.names, far, strict=True)

@@ -103,10 +103,9 @@ def _read(
     if files:
         return model_and_recording(model_file, files, columns, silent=silent)
     columns.refuse("is for a file of positions: name one after the model")
-    path = existing_model(model_file)
     if not starts:
         raise InputError("where do trials start? name a recording after the model, or positions: --from 'theta=0'")
-    return phast.load(path), None
+    return phast.load(existing_model(model_file)), None
 
 
 def _write(

@@ -1,9 +1,9 @@
 """Gains for a learned model: potential shaping and damping injection from a bandwidth and a damping ratio.
 
-At the target the model is M δq'' + D δq' + K δq = G δu with the learned M(q*), D and K = ∇²V(q*). Through the inputs it
-looks like Λ y'' + … with y = Gᵀ δq, δq = M⁻¹ G Λ y and the inertia Λ = (Gᵀ M⁻¹ G)⁻¹, so that of each input
+At the target the model is M δq'' + D δq' + K δq = G δu with the learned M(q*), D and K = ∇²V(q*). An input moves what
+it acts on, y = Gᵀ δq, and with the rest held δq = S y, S = G (Gᵀ G)⁻¹. Of each input, in the diagonals of Sᵀ · S,
 
-    k = ω² Λ - K_y,   d = 2 ζ ω Λ - D_y,   G u* = ∇V(q*)
+    k = ω² M - K,   d = 2 ζ ω M - D,   G u* = ∇V(q*)
 
 are the stiffness, the damping injection and the holding input of :class:`~phast.control.shaping.EnergyCasimir`. Damping
 that the system has already is kept: d is never negative. What cannot work is refused, with the reason, before anything
@@ -20,11 +20,13 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import scipy.linalg
 from jaxtyping import Array, Complex, Float
 
 from phast.components.potential import gradient
+from phast.control.ports import driven_system
 from phast.control.shaping import EnergyCasimir
 from phast.control.wanted import Wanted
 from phast.data.units import Units
@@ -69,12 +71,11 @@ class Design(NamedTuple):
 
 
 class Gains(NamedTuple):
-    """Of each input: stiffness, damping injection, and the bandwidth and damping rate that the system has by itself."""
+    """Of each input: stiffness, damping injection, and the bandwidth that the system has by itself."""
 
     stiffness: Float[np.ndarray, " m"]
     injection: Float[np.ndarray, " m"]
     natural: Float[np.ndarray, " m"]
-    present: Float[np.ndarray, " m"]
 
 
 class Goal(NamedTuple):
@@ -110,7 +111,7 @@ class Goal(NamedTuple):
 
 def design(model: ModelAware, goal: Goal) -> Design:
     """The controller that takes the model to the goal, or why there is none."""
-    here, m = _at(model.core.system, goal), len(goal.names)
+    here, m = _at(driven_system(model), goal), len(goal.names)
     if here.port.shape[1] != m:
         raise InputError(f"the model has {here.port.shape[1]} inputs, but {m} are named: fit it with all of them")
     holding = _holding(here, goal)
@@ -132,13 +133,10 @@ def design(model: ModelAware, goal: Goal) -> Design:
 
 
 def _law(here: Linearised, goal: Goal, found: Gains, holding: Float[np.ndarray, " m"]) -> EnergyCasimir:
-    return EnergyCasimir.create(
-        here.port.T @ goal.target,
-        stiffness=found.stiffness,
-        injection=found.injection,
-        holding=holding,
-        correction=float(_CORRECTION * goal.bandwidth.max()),
-    )
+    vectors = (here.port.T @ goal.target, found.stiffness, found.injection, holding)
+    target, stiffness, injection, holding_input = map(jnp.asarray, vectors)
+    correction = float(_CORRECTION * goal.bandwidth.max())
+    return EnergyCasimir(target, stiffness, injection, holding_input, correction)
 
 
 # --- the model at the target -----------------------------------------------------------------------------------------
@@ -146,8 +144,9 @@ def _law(here: Linearised, goal: Goal, found: Gains, holding: Float[np.ndarray, 
 
 def _at(system: PortHamiltonian, goal: Goal) -> Linearised:
     """The system at the target, with the least damping that it has between rest and the speed of the motion."""
-    resting = Linearised(*map(np.asarray, _linearised(system, goal.target, np.zeros_like(goal.target))))
-    moving = np.asarray(_linearised(system, goal.target, goal.speed)[1])
+    target, speed = jnp.asarray(goal.target), jnp.asarray(goal.speed)
+    resting = Linearised(*map(np.asarray, _linearised(system, target, jnp.zeros_like(target))))
+    moving = np.asarray(_linearised(system, target, speed)[1])
     least = min(resting.damping, moving, key=np.trace)  # friction that holds is no damping of a motion
     return resting._replace(damping=least)
 
@@ -212,13 +211,11 @@ def _along(free: Float[np.ndarray, "n k"], units: Units) -> str:
 
 
 def _gains(here: Linearised, goal: Goal) -> Gains:
-    away = np.linalg.solve(here.mass, here.port)
-    inertia = np.linalg.inv(here.port.T @ away)
-    shape, seen = away @ inertia, np.diag(inertia)
-    own, present = (np.diag(shape.T @ part @ shape) for part in (here.stiffness, here.damping))
+    shape = np.linalg.pinv(here.port.T)
+    seen, own, present = (np.diag(shape.T @ part @ shape) for part in (here.mass, here.stiffness, here.damping))
     stiffness = goal.bandwidth**2 * seen - own
     injection = 2.0 * goal.ratio * goal.bandwidth * seen - present
-    return Gains(stiffness, np.maximum(injection, 0.0), np.sqrt(np.maximum(own / seen, 0.0)), present)
+    return Gains(stiffness, np.maximum(injection, 0.0), np.sqrt(np.maximum(own / seen, 0.0)))
 
 
 def _check_gains(found: Gains, goal: Goal) -> None:
@@ -272,13 +269,13 @@ def sampled(here: Linearised, law: EnergyCasimir, dt: float) -> Complex[np.ndarr
     loop[: 2 * n] += step[:, 2 * n :] @ feedback
     followed = [correction * here.port.T, dt * here.port.T, (1.0 - correction) * np.eye(m)]
     loop[2 * n :] = np.concatenate(followed, axis=1)
-    return np.linalg.eigvals(loop)
+    return np.linalg.eigvals(loop).astype(complex)
 
 
 def _modes(multipliers: Complex[np.ndarray, " states"], dt: float) -> tuple[Mode, ...]:
     """The modes of a stable loop, slowest first; a pair of conjugates is one."""
-    upper = multipliers[(multipliers.imag >= 0.0) & (np.abs(multipliers) > np.finfo(float).tiny)]
-    rates = np.log(upper.astype(complex)) / dt
+    upper = multipliers[(np.imag(multipliers) >= 0.0) & (np.abs(multipliers) > np.finfo(float).tiny)]
+    rates = np.log(upper) / dt
     rates = rates[np.argsort(-rates.real)]
     return tuple(Mode(float(np.abs(rate)), float(-rate.real / np.abs(rate))) for rate in rates)
 

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, PyTree
 
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import State
+from phast.errors import InputError
 from phast.estimation.forecaster import AbstractFilter
 from phast.estimation.moving_horizon import ModelAware
 from phast.estimation.observers import AbstractObserver
@@ -29,6 +30,14 @@ class AbstractPortEstimator(eqx.Module):
         self, cache: PyTree, q: Float[Array, " n"], u: Float[Array, " inputs"], state: State
     ) -> tuple[PyTree, Float[Array, " inputs"]]:
         """The cache and the estimate after one more sample; ``u`` was applied since the last one."""
+
+
+def driven_system(model: ModelAware) -> PortHamiltonian:
+    """The system of a model, which has a port."""
+    system = model.core.system
+    if not isinstance(system, PortHamiltonian):
+        raise InputError(f"a {type(system).__name__} has no input port: nothing can control it")
+    return system
 
 
 class ModelOutput(AbstractPortEstimator):
@@ -76,7 +85,7 @@ class FilteredOutput(AbstractPortEstimator):
     @classmethod
     def of(cls, model: ModelAware) -> "FilteredOutput":
         """With the moving horizon of a fitted model, and its port."""
-        return cls(model.state_filter(), model.core.system)
+        return cls(model.state_filter(), driven_system(model))
 
     def start(self, q, state):
         idle = jnp.zeros(self.system.input_count(q.shape[0]), q.dtype)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from phast.control.design import Design
 from phast.control.loop import Feedback, Trace, close_loop
 from phast.control.plant import Plant
-from phast.control.ports import FilteredOutput
+from phast.control.ports import FilteredOutput, driven_system
 from phast.control.shaping import EnergyCasimir
 from phast.estimation.forecaster import shared_out
 from phast.estimation.moving_horizon import ModelAware
@@ -71,9 +71,9 @@ class Trials:
     @property
     def settling(self) -> Float[np.ndarray, " trials"]:
         """The time after which a trial stays within the tolerance; infinite where it does not."""
-        outside = ~(np.abs(self.off) <= self.task.tolerance).all(axis=2)
-        length = outside.shape[1]
-        last = np.where(outside.any(axis=1), length - np.argmax(outside[:, ::-1], axis=1), 0)
+        outside = ~np.all(np.abs(self.off) <= self.task.tolerance, axis=2)
+        length = self.q.shape[1]
+        last = np.where(np.any(outside, axis=1), length - np.argmax(np.flip(outside, axis=1), axis=1), 0)
         return np.where(last < length, self.dt * last, np.inf)
 
     @property
@@ -102,6 +102,13 @@ class Trials:
 
 def tried(model: ModelAware, design: Design, task: Task) -> Trials:
     """Closed loops of the design, one for each draw."""
+    trace = looped(model, design, task)
+    q, u, saturated = (np.asarray(part) for part in (trace.q, trace.applied, trace.saturated))
+    return Trials(design, task, model.dt, q, u, saturated)
+
+
+def looped(model: ModelAware, design: Design, task: Task) -> Trace:
+    """All that happened in the trials."""
     steps, n = round(_LONGER * task.within), model.manifold.size
     starts, law = task.starts[np.arange(task.draws) % len(task.starts)], design.law
     keys = jax.random.split(jax.random.key(task.seed), task.draws)
@@ -110,9 +117,7 @@ def tried(model: ModelAware, design: Design, task: Task) -> Trials:
     law = eqx.tree_at(lambda x: x.correction, law, jnp.asarray(law.correction))
     limits = None if design.limits is None else jnp.asarray(design.limits)
     run = functools.partial(_loops, bare, law, limits, noise, steps)
-    trace = shared_out(run, jnp.asarray(drawn(model, task.draws, seed=task.seed)), jnp.asarray(starts), keys)
-    q, u, saturated = (np.asarray(part) for part in (trace.q, trace.applied, trace.saturated))
-    return Trials(design, task, model.dt, q, u, saturated)
+    return shared_out(run, jnp.asarray(drawn(model, task.draws, seed=task.seed)), jnp.asarray(starts), keys)
 
 
 @eqx.filter_jit  # gains and limits are arrays, so that others need no new program
@@ -126,12 +131,11 @@ def _loops(
     starts: Float[Array, "draws n"],
     keys: Array,
 ) -> Trace:
-    _, rebuild = coefficients_of(model.core.system)
-    estimator = FilteredOutput.of(model)
-    controller = Feedback(law, estimator, Plant(model.core.system, model.manifold, model.dt))
+    nominal = Plant(driven_system(model), model.manifold, model.dt)
+    controller, (_, rebuild) = Feedback(law, FilteredOutput.of(model), nominal), coefficients_of(nominal.system)
 
     def one(theta, q, key):
-        plant = Plant(rebuild(theta), model.manifold, model.dt)
+        plant = dataclasses.replace(nominal, system=rebuild(theta))
         plant = eqx.tree_at(lambda x: x.limits, plant, limits, is_leaf=lambda x: x is None)
         return close_loop(plant, controller, q, jnp.zeros_like(q), steps, noise=noise, key=key)
 
