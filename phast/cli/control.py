@@ -105,7 +105,8 @@ def _read(
     columns.refuse("is for a file of positions: name one after the model")
     if not starts:
         raise InputError("where do trials start? name a recording after the model, or positions: --from 'theta=0'")
-    return phast.load(existing_model(model_file)), None
+    path = existing_model(model_file)  # before `phast.load` loads JAX
+    return phast.load(path), None
 
 
 def _write(
