@@ -244,7 +244,7 @@ class Fitted:
         ``holding`` gives that input instead. ``draws`` systems that the data leave possible are then controlled with
         the noise of the fit, from rest at ``start``, by default at positions of the ``recording`` (that of the fit
         unless another one is given). A trial settles if it stays within ``tolerance`` of the target (0.05 rad, or 5 %
-        of the way, unless given) ``within`` a time. Positions are in the units of the file.
+        of the way, unless given) ``within`` a time. Positions are in the units of the fit.
         """
         from phast.api.controlled import controlled
 

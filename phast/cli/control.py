@@ -25,9 +25,7 @@ def command(
     model_file: Annotated[Path, typer.Argument(metavar="MODEL")],
     columns: Columns,
     shown: Shown,
-    target: Annotated[
-        str, typer.Option(help="A number for each coordinate, in the units of the file: 'x=0,theta=60'.")
-    ],
+    target: Annotated[str, typer.Option(help="A number for each coordinate, in the units of the fit: 'x=0,theta=60'.")],
     bandwidth: Annotated[str, typer.Option(help="How fast, in rad/s: one number, or one for each input.")],
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[DATA]", help="A recording, at whose positions trials start.")
