@@ -11,9 +11,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from phast.analysis.identifiability import identified, report
-from phast.control.design import Design, Goal, design
+from phast.control.design import Design, Goal, design_controller
 from phast.control.gains import Gain, gains
-from phast.control.outcome import Outcome, with_units
+from phast.control.outcome import LoopOutcome, with_units
 from phast.control.trials import Task, Trials, tried
 from phast.control.wanted import Wanted
 from phast.data.durations import steps_in
@@ -60,9 +60,9 @@ class Controlled:
         return gains(self.design, self.units, self.fitted.inputs)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> LoopOutcome:
         """Over all trials: the share that settles, worst overshoot, effort and saturation."""
-        return Outcome.of(self.trials, self.units)
+        return LoopOutcome.of(self.trials, self.units)
 
     @property
     def q(self) -> Float[np.ndarray, "trials T n"]:
@@ -138,7 +138,7 @@ def controlled(
     starts = _starts(wanted, target, recording, units)
     distance = np.abs(starts - target).max(axis=0)
     tolerance = _tolerance(wanted, distance, units)
-    found = design(model, Goal.of(wanted, units, fitted.inputs, tolerance, distance))
+    found = design_controller(model, Goal.of(wanted, units, fitted.inputs, tolerance, distance))
     within = steps_in(wanted.within or f"{_time_for(found)} s", model.dt)
     trials = tried(model, found, Task(starts, tolerance, within, wanted.draws, seed))
     remarks = [*found.remarks, *_beyond(target, recording), *report(identified(model)).remarks]

@@ -10,9 +10,10 @@ import phast
 from phast.cli.console import JsonSink, check_figure, stages
 from phast.cli.options import Columns, Shown, existing_model, model_and_recording
 from phast.control.export.names import name_in_c
-from phast.control.wanted import DRAWS, Wanted, numbers_by_name, numbers_in
+from phast.control.wanted import DRAWS, Wanted, numbers_by_name, numbers_of
 from phast.data.files import check_target
 from phast.errors import InputError
+from phast.fitting.archives import describe
 
 if TYPE_CHECKING:
     from phast.data.recording import Recording
@@ -88,7 +89,7 @@ def _options(target, bandwidth, damping_ratio, limits, holding, origins, toleran
         "tolerance": tolerance,
     }
     found: dict[str, Any] = {
-        name: numbers_in(text, f"--{name.replace('_', '-')}") for name, text in each.items() if text is not None
+        name: numbers_of(text, f"--{name.replace('_', '-')}") for name, text in each.items() if text is not None
     }
     found["target"] = numbers_by_name(target, "--target")
     found["start"] = [numbers_by_name(text, "--from") for text in origins or []] or None
@@ -98,13 +99,14 @@ def _options(target, bandwidth, damping_ratio, limits, holding, origins, toleran
 def _read(
     model_file: Path, files: list[str] | None, columns: Columns, *, starts: bool, silent: bool
 ) -> "tuple[phast.Fitted, Recording | None]":
-    if files:
-        return model_and_recording(model_file, files, columns, silent=silent)
-    columns.refuse("is for a file of positions: name one after the model")
-    if not starts:
-        raise InputError("where do trials start? name a recording after the model, or positions: --from 'theta=0'")
+    if not files:
+        columns.refuse("is for a file of positions: name one after the model")
+        if not starts:
+            raise InputError("where do trials start? name a recording after the model, or positions: --from 'theta=0'")
     path = existing_model(model_file)  # before `phast.load` loads JAX
-    return phast.load(path), None
+    if describe(path).get("inputs") == []:
+        raise InputError("this model was fitted without inputs, so there is nothing to control it with")
+    return model_and_recording(path, files, columns, silent=silent) if files else (phast.load(path), None)
 
 
 def _write(

@@ -109,7 +109,7 @@ class Goal(NamedTuple):
         return cls(target, bandwidth, ratio, limits, holding, tolerance, speed, units, names)
 
 
-def design(model: ModelAware, goal: Goal) -> Design:
+def design_controller(model: ModelAware, goal: Goal) -> Design:
     """The controller that takes the model to the goal, or why there is none."""
     here, m = _at(driven_system(model), goal), len(goal.names)
     if here.port.shape[1] != m:

@@ -11,7 +11,7 @@ from phast.control.trials import Trials
 from phast.data.units import Units
 
 
-class Outcome(NamedTuple):
+class LoopOutcome(NamedTuple):
     """Over all trials; times in seconds, positions in the units of the file.
 
     ``settled`` is the share that stays within ``tolerance`` of the target from some time before ``within`` on; the
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
     saturated_worst: float
 
     @classmethod
-    def of(cls, trials: Trials, units: Units) -> "Outcome":
+    def of(cls, trials: Trials, units: Units) -> "LoopOutcome":
         """The worst of a trial that ran away is infinite."""
         task, settling, effort = trials.task, trials.settling, trials.effort
         return cls(

@@ -85,7 +85,7 @@ def numbers_by_name(text: str, option: str) -> dict[str, float]:
     return found
 
 
-def numbers_in(text: str, option: str) -> tuple[float, ...]:
+def numbers_of(text: str, option: str) -> tuple[float, ...]:
     """``"2.0"`` or ``"2.0,1.0"``."""
     return tuple(_number(part, option, text) for part in text.split(","))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from phast.control.design import Design
 from phast.control.gains import Gain, gains
-from phast.control.outcome import Outcome, with_units
+from phast.control.outcome import LoopOutcome, with_units
 from phast.control.trials import Trials
 from phast.data.files import write_atomically
 from phast.data.units import Units
@@ -37,7 +37,7 @@ def write_control_page(
         inputs=list(names),
         target=with_units(units.to_file(design.target), units),
         starts=[with_units(start, units) for start in units.to_file(_starts(trials))],
-        outcome=Outcome.of(trials, units).facts(units),
+        outcome=LoopOutcome.of(trials, units).facts(units),
         gains=_gains(gains(design, units, names)),
         modes=_modes(design),
         remarks=remarks,

@@ -15,7 +15,7 @@ from phast.components.damping import ConstantDamping, Friction
 from phast.components.mass import CartPoleMass, ConstantMass, DoublePendulumMass
 from phast.components.parameter import Positive
 from phast.components.potential import Cosine, Quadratic, Some
-from phast.control.design import Design, Goal, design
+from phast.control.design import Design, Goal, design_controller
 from phast.control.trials import Task, Trials, looped
 from phast.control.wanted import Wanted
 from phast.data.manifold import Manifold
@@ -65,7 +65,9 @@ def designed(model: ModelAware, target, **options) -> Design:
     wanted = Wanted(
         dict(zip(model.manifold.names, np.atleast_1d(target).tolist(), strict=True)), **{"bandwidth": 6.0} | options
     )
-    return design(model, Goal.of(wanted, Units.computed(model.manifold), names, np.full(n, 0.05), np.ones(n)))
+    return design_controller(
+        model, Goal.of(wanted, Units.computed(model.manifold), names, np.full(n, 0.05), np.ones(n))
+    )
 
 
 # --- gains -----------------------------------------------------------------------------------------------------------
@@ -352,3 +354,8 @@ def test_the_command_writes_page_file_and_numbers(run, rig, tmp_path):
     code, said, error = run(*words, "--limits", "5", "-o", tmp_path / "other.html", "--quiet")
     assert code == 2 and said == "" and "out of reach: holding it takes torque = 10.39, more than its limit 5" in error
     assert not (tmp_path / "other.html").exists() and len(error.splitlines()) == 1
+    dataclasses.replace(rig, inputs=()).save(tmp_path / "idle.phast")
+    code, _, error = run("control", tmp_path / "idle.phast", *words[2:])
+    assert (
+        code == 2 and error == "phast: this model was fitted without inputs, so there is nothing to control it with\n"
+    )
