@@ -370,7 +370,9 @@ class Transition(AbstractTransition):
         return q, p
 
     def _sticking(self, system: PortHamiltonian, holding: tuple[Stiction, ...], q, p, force, stretch: Scalar) -> State:
-        step = lambda q, p, h: self.damping.step(system, q, p, h)  # noqa: E731
-        for piece in self.timestep.pieces():
-            q, p = sticking_step(step, self.core, system, holding, q, p, force, stretch * piece)
-        return q, p
+        def substep(state, dt):
+            step = lambda q, p, h: self.damping.step(system, q, p, h)  # noqa: E731
+            return sticking_step(step, self.core, system, holding, *state, force, dt), None
+
+        pieces = stretch * jnp.stack([jnp.asarray(piece, q.dtype) for piece in self.timestep.pieces()])
+        return jax.lax.scan(substep, (q, p), pieces)[0]

@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from phast.components.damping import ConstantDamping, Friction, Stiction, SumDamping
 from phast.components.mass import CartPoleMass, ConstantMass, LinkedMass
@@ -40,12 +38,12 @@ def run(system, q, p, steps, dt=0.02, core=None, u=None):
 
 AT_REST = {
     "a block on a slope": (BLOCK, [0.3], None, leapfrog(), 10_000),
-    "the same, keeping energy": (BLOCK, [0.3], None, DiscreteGradient(), 10_000),
+    "the same, keeping energy": (BLOCK, [0.3], None, DiscreteGradient(), 1000),
     "pushed": (BLOCK, [0.3], [-1.1], leapfrog(), 10_000),
     "springs": (MASSES, [0.1, 0.05], None, leapfrog(), 10_000),
-    "a cart-pole": (CART, [0.2, 0.1], None, DiscreteGradient(), 500),
-    "the same, by midpoints": (CART, [0.2, 0.1], None, ImplicitMidpoint(), 500),
-    "links": (LINKS, [0.05, 0.1], None, DiscreteGradient(), 500),
+    "a cart-pole": (CART, [0.2, 0.1], None, DiscreteGradient(), 200),
+    "the same, by midpoints": (CART, [0.2, 0.1], None, ImplicitMidpoint(), 200),
+    "links": (LINKS, [0.05, 0.1], None, DiscreteGradient(), 200),
 }
 
 
@@ -59,17 +57,16 @@ def test_at_rest_under_a_load_below_the_limit_nothing_moves(system, q, u, core, 
     assert np.abs(pushed[-1] - np.asarray(q)).max() > 1e-2  # under more it moves, so that the test could fail
 
 
-@pytest.mark.parametrize("core", [leapfrog(), DiscreteGradient()], ids=["leapfrog", "discrete gradient"])
-def test_sliding_is_coulombs_and_ends_where_it_should(core):
+def test_sliding_is_coulombs_and_ends_where_it_should():
     """Free: v falls by c/m. On a spring: each half-swing loses 2c/k, and rest is where k|q| ≤ c."""
     free = PortHamiltonian(Quadratic(0.0), ConstantMass(2.0), Stiction(0.7))
-    q, p = run(free, [0.0], [1.4], 150, core=core)
+    q, p = run(free, [0.0], [1.4], 150, core=leapfrog())
     t = 0.02 * np.arange(1, 151)
     np.testing.assert_allclose(p[:, 0], np.maximum(1.4 - 0.7 * t, 0.0), atol=1e-12)
     stopped = np.minimum(t, 2.0)
     np.testing.assert_allclose(q[:, 0], 0.7 * stopped - 0.175 * stopped**2, atol=1e-3)
     spring = PortHamiltonian(Quadratic(4.0), ConstantMass(1.0), Stiction(0.3))
-    q, _ = run(spring, [1.0], [0.0], 2600, dt=0.005, core=core)
+    q, _ = run(spring, [1.0], [0.0], 2600, dt=0.005, core=leapfrog())
     half = round(np.pi / 2.0 / 0.005)
     np.testing.assert_allclose(q[half * np.arange(1, 6) - 1, 0], [-0.85, 0.7, -0.55, 0.4, -0.25], atol=2e-3)
     assert np.ptp(q[-200:]) == 0.0 and 4.0 * abs(float(q[-1, 0])) <= 0.3
@@ -78,7 +75,7 @@ def test_sliding_is_coulombs_and_ends_where_it_should(core):
 def test_sliding_is_what_smoothed_friction_tends_to():
     sharp = PortHamiltonian(LINKS.potential, LINKS.mass, Friction(0.0, (0.8, 0.5), smoothing=1e-4, joints=JOINTS))
     start = [1.2, -0.7], [0.5, 1.0]
-    held, smooth = run(LINKS, *start, 1200, dt=0.001)[0], run(sharp, *start, 1200, dt=0.001)[0]
+    held, smooth = (run(each, *start, 600, dt=0.002)[0] for each in (LINKS, sharp))
     np.testing.assert_allclose(held, smooth, atol=5e-3)
 
 
@@ -86,15 +83,21 @@ SYSTEMS = {"springs": MASSES, "a cart-pole": CART, "links": LINKS}
 
 
 @pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS.keys())
-@given(seed=st.integers(0, 2**31 - 1), dt=st.sampled_from([0.01, 0.05, 0.2]))
-@settings(max_examples=8)
-def test_energy_never_rises(system, seed, dt):
-    q, p = np.random.default_rng(seed).uniform(-2.0, 2.0, (2, 2))
-    paths = run(system, q, p, 400, dt)
-    energies = np.asarray(jax.jit(jax.vmap(system.energy))(*paths))
-    energies = np.concatenate([[float(system.energy(jnp.asarray(q), jnp.asarray(p)))], energies])
-    assert np.diff(energies).max() <= 1e-9 * (1.0 + np.abs(energies).max())
-    assert energies[-1] < energies[0]
+def test_energy_never_rises(system):
+    """From random states, at small steps and at steps of the size of the motion."""
+    step = Transition(DiscreteGradient(), ExactDamping(), Timestep(0.01))
+
+    def energies(state, stretch):
+        def one(state, _):
+            state = step(system, *state, None, stretch)
+            return state, system.energy(*state)
+
+        return jnp.append(system.energy(*state), jax.lax.scan(one, state, length=100)[1])
+
+    states = jnp.asarray(np.random.default_rng(0).uniform(-2.0, 2.0, (2, 12, 2)))
+    found = np.asarray(jax.jit(jax.vmap(energies))(tuple(states), jnp.array([1.0, 5.0, 20.0] * 4)))
+    assert np.diff(found, axis=1).max() <= 1e-9 * (1.0 + np.abs(found).max())
+    assert (found[:, -1] < found[:, 0]).all()
 
 
 def test_one_coordinate_holds_while_another_moves():
