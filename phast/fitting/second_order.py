@@ -30,6 +30,7 @@ from phast.dynamics.integrators import (
     Transition,
     leapfrog,
 )
+from phast.dynamics.stiction import parted
 from phast.errors import InputError, counted
 from phast.estimation.forecaster import Core
 from phast.estimation.inputs import held_over
@@ -164,6 +165,8 @@ def sharpest(
         return RungeKutta(Timestep(dt, 2 * SUBSTEPS[-1]))
     core = leapfrog() if system.separable else ImplicitMidpoint()
     strang = Transition(core, ExactDamping(), Timestep(dt, 2 * SUBSTEPS[-1]))
+    if parted(system.damping)[1]:  # what holds is resolved in the step itself
+        return strang
     if depends_on_velocity(system.damping) and _decay_at_rest(system, windows) * dt / SUBSTEPS[-1] > _STABLE:
         return strang
     coarse = _final_positions(system, RungeKutta(Timestep(dt, SUBSTEPS[0])), windows)
