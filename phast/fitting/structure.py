@@ -177,7 +177,7 @@ def _unit_of_mass(structure: Structure, rows: Any, data: Trajectories, scales: S
 
 def _given_mass(text: str, n: int) -> ConstantMass:
     given = masses_in(text)
-    if len(given) not in (1, n) or min(given) <= 0.0:
+    if len(given) not in (1, n):
         raise InputError(f"mass '{text}': give one positive number, or {n}, or choose {', '.join(MASSES)}")
     return ConstantMass(given[0] if len(given) == 1 else given)
 

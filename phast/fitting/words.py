@@ -133,7 +133,10 @@ def check_mass(text: str) -> None:
 
 
 def masses_in(text: str) -> tuple[float, ...]:
-    return numbers_in(text, f"mass '{text}' (a number, one for each coordinate, or {', '.join(MASSES)})")
+    given = numbers_in(text, f"mass '{text}' (a number, one for each coordinate, or {', '.join(MASSES)})")
+    if min(given) <= 0.0:
+        raise InputError(f"mass '{text}': give positive numbers, or choose {', '.join(MASSES)}")
+    return given
 
 
 def check_port(text: str | None) -> None:

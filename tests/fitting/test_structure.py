@@ -413,7 +413,7 @@ MISTAKES = {
     "directions of nothing": (("unknown", wanted(damping="directional"), LINE), "name what differs by direction"),
     "held twice": (("unknown", wanted(damping="stiction+coulomb"), LINE), "leave coulomb out"),
     "mass": (("unknown", wanted(mass="heavy"), LINE), "mass 'heavy' .*'heavy' is not a number"),
-    "negative mass": (("unknown", wanted(mass="-1"), LINE), "give one positive number, or 1"),
+    "negative mass": (("unknown", wanted(mass="-1"), LINE), "give positive numbers"),
     "too many masses": (("unknown", wanted(mass="1,2,3"), CART), "give one positive number, or 2"),
     "mass without a force": (("unknown", wanted(mass="learned"), LINE), "a mass can be learned only from known forces"),
     "mass and port": (("unknown", wanted(mass="learned", port="learned"), DRIVEN), "only from known forces"),
