@@ -7,10 +7,12 @@ simulation knows and only the oracle and other full-state estimators may read.
 from abc import abstractmethod
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import State
+from phast.estimation.forecaster import AbstractFilter
 from phast.estimation.observers import AbstractObserver
 
 
@@ -59,3 +61,27 @@ class ObservedVelocity(AbstractPortEstimator):
     def update(self, cache, q, u, state):
         cache, v = self.observer.update(cache, q, self.dt)
         return cache, self.port.T @ v
+
+
+class FilteredOutput(AbstractPortEstimator):
+    """ŷ = Gᵀ ∂Ĥ/∂p of a learned model at the state that a filter finds, told the inputs that were applied.
+
+    The filter is a moving horizon or a Kalman filter around the same model.
+    """
+
+    filter: AbstractFilter
+    system: PortHamiltonian
+    inputs: int
+
+    @classmethod
+    def of(cls, state_filter: AbstractFilter, system: PortHamiltonian, n: int) -> "FilteredOutput":
+        """With the port of ``system``, which has ``n`` coordinates."""
+        return cls(state_filter, system, system.input_count(n))
+
+    def start(self, q, state):
+        nothing = jnp.zeros(self.inputs, q.dtype)
+        return self.update(self.filter.start(q, nothing), q, nothing, state)
+
+    def update(self, cache, q, u, state):
+        cache, known = self.filter.update(cache, q, u)
+        return cache, self.system.port_output(known.q, known.p)
