@@ -11,8 +11,8 @@ G u* = ∇V(q*). Damping injection v = v_ext - d_inj y_p then makes H_p + H_c fa
 """
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from phast.errors import InputError
@@ -45,7 +45,7 @@ class EnergyCasimir(eqx.Module):
     def __check_init__(self):
         if self.correction < 0.0:
             raise InputError(f"correction={self.correction}: the gain k_ξ must not be negative")
-        if not isinstance(self.injection, jax.core.Tracer) and not bool(jnp.all(self.injection >= 0.0)):
+        if not isinstance(self.injection, Tracer) and not bool(jnp.all(self.injection >= 0.0)):
             raise InputError(f"injection={self.injection}: a negative d_inj feeds energy in; give zero or more")
 
     @property
