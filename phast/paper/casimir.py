@@ -116,7 +116,8 @@ def judged(controller: Feedback, noise: float, each: int = EACH) -> dict[str, fl
 
 def trial_metrics(plant: Plant, trace: Trace, target: float) -> dict[str, Float[np.ndarray, " trials"]]:
     """What each trial came to. A run that ran away is no success, whatever its last angle."""
-    off, seen = (np.abs(plant.manifold.difference(np.asarray(x), target))[..., 0] for x in (trace.q, trace.measured))
+    paths = (np.asarray(trace.q), np.asarray(trace.measured))
+    off, seen = (np.abs(plant.manifold.difference(x, np.full_like(x, target)))[..., 0] for x in paths)
     whole = np.isfinite(off).all(axis=1)
     return {
         "success": ((off[:, -HELD:] < CLOSE).all(axis=1) & whole).astype(float),

@@ -77,8 +77,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known)) if len(known) == len(values) else None
 
 
-def _shown(value: float | None) -> str:
-    return "" if value is None else figure(value)
+def _shown(value: float | int | None) -> str:
+    return "" if value is None else figure(float(value))
 
 
 def success_figure(table: CasimirTable, records: Sequence[Record]) -> Figure:
