@@ -298,7 +298,7 @@ _WHY_CONTROL = (
     ),
     CasimirTable(
         "casimir-why",
-        "What 'final error' may mean, the smoother's window, and a stiffer law",
+        "What a final error may mean; other windows, training noise and stiffness",
         (
             *_free_of_models(_MODERATE),
             *(
@@ -306,8 +306,9 @@ _WHY_CONTROL = (
                 for noise in (_MODERATE, _HIGH)
                 for window in (10, 40)
             ),
-            control_row("oracle, k_c = 200", "oracle", _MODERATE, stiffness=200.0),
-            control_row("finite differences, k_c = 200", "finite-difference", _MODERATE, stiffness=200.0),
+            control_row("oracle, k_c = 50", "oracle", _MODERATE, stiffness=50.0),
+            control_row("FD+TCN trained at σ = 0", "fd-tcn", 0.0, low=0.0, high=0.0),
+            control_row("FD+TCN trained on σ ~ U[0, 0.05]", "fd-tcn", _HIGH, low=0.0, high=0.05),
         ),
         metrics=("success", "final_error", "worst_error", "measured_error", "effort", "velocity_error"),
     ),
