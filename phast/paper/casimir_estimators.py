@@ -101,15 +101,18 @@ def trained(model: Any, loss: AbstractLoss, batches: tuple[Batch, Batch], settin
     return train(model, *batches, loss=loss, settings=settings, key=key)[0]
 
 
-def fd_tcn(setting: Setting, *, low: float = 0.0, high: float = 0.0, conditioned: bool = False) -> Built:
-    """FD+TCN, trained on velocities under noise of σ ~ U[low, high]."""
+def fd_tcn(
+    setting: Setting, *, low: float = 0.0, high: float = 0.0, conditioned: bool = False, epochs: int | None = None
+) -> Built:
+    """FD+TCN, trained on velocities under noise of σ ~ U[low, high]; for another number of epochs if one is given."""
     dt = setting.plant.dt
+    settings = setting.settings if epochs is None else dataclasses.replace(setting.settings, epochs=epochs)
     with jax.enable_x64(False):
         observer = ConvolutionalObserver.create(
             setting.plant.manifold, noise=0.0 if conditioned else None, key=jax.random.key(setting.seed)
         )
         batches = _with_velocities(setting.swings.train), _with_velocities(setting.swings.validation)
-        observer = trained(observer, VelocityLoss(low, high, dt), batches, setting.settings, setting.seed)
+        observer = trained(observer, VelocityLoss(low, high, dt), batches, settings, setting.seed)
     return Built(setting.observed(told_noise(in_working_precision(observer), setting.noise / dt)))
 
 

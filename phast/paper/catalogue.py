@@ -307,6 +307,8 @@ _WHY_CONTROL = (
                 for window in (10, 40)
             ),
             control_row("oracle, k_c = 50", "oracle", _MODERATE, stiffness=50.0),
+            control_row("FD+TCN, 50 epochs", "fd-tcn", _MODERATE, low=0.0, high=0.01),
+            control_row("FD+TCN, 200 epochs", "fd-tcn", _MODERATE, low=0.0, high=0.01, epochs=200),
             control_row("FD+TCN trained at σ = 0", "fd-tcn", 0.0, low=0.0, high=0.0),
             control_row("FD+TCN trained on σ ~ U[0, 0.05]", "fd-tcn", _HIGH, low=0.0, high=0.05),
         ),
