@@ -2,7 +2,7 @@
 
     H(t) - H(0)  =  Σ (G u)·Δq  -  ∫ vᵀ D v dt  +  what is unexplained
 
-along the states that the model's own filter finds in the positions (:meth:`ModelAware.slide`). Within a step the model
+along the states that the model's own filter finds in the positions (:meth:`ModelAware.filter`). Within a step the model
 keeps this balance; what is left over is the energy that the measurements put in or took out where they corrected it.
 """
 
@@ -56,12 +56,12 @@ def power_balance(model: ModelAware, trajectories: Trajectories) -> EnergyBalanc
 @eqx.filter_jit
 def _balances(model: ModelAware, q: Float[Array, "N T n"], held: Held) -> tuple[Array, Array, Array, Array]:
     """Velocities and energies at the samples; what each step between them supplies and dissipates."""
-    system, n = model.core.system, q.shape[2]
+    system = model.core.system
     velocity, energy, losing = map(jax.vmap, (system.velocity, system.energy, system.losses))
 
     def one(q, held):
-        states = model.slide(q, held)[0][model.window - 1 :]
-        q, p, steps = states[:, :n], states[:, n:], steps_of(held, model.window - 1, -1)
+        known, settled = model.filter(q, held), model.window - 1
+        q, p, steps = known.q[settled:], known.p[settled:], steps_of(held, settled, -1)
         middle = jax.vmap(model.core)(q[:-1], p[:-1], steps._replace(stretch=0.5 * steps.stretch))
         at, between = losing(q, p), losing(*middle)
         dissipated = model.dt * steps.stretch * (at[:-1] + 4.0 * between + at[1:]) / 6.0  # Simpson's rule

@@ -101,14 +101,15 @@ def close_loop(
     p: Float[Array, " n"],
     steps: int,
     *,
-    noise: Float[Array, ""] | float = 0.0,
+    noise: Float[Array, "*each"] | float = 0.0,
     external: Float[Array, "steps inputs"] | None = None,
     key: PRNGKeyArray,
 ) -> Trace:
     """``steps`` samples of the plant from (q, p) under a controller that sees positions with Gaussian ``noise``.
 
-    ``external`` is v_ext, added to what the controller asks for (the paper's forced mode): row t acts from sample t on.
-    Positions are not wrapped: an encoder counts on, and so does ξ.
+    ``noise`` is one standard deviation, or one for each coordinate. ``external`` is v_ext, added to what the controller
+    asks for (the paper's forced mode): row t acts from sample t on. Positions are not wrapped: an encoder counts on,
+    and so does ξ.
     """
     forced = jnp.zeros((steps, plant.inputs), q.dtype) if external is None else external
     disturbance = noise * jax.random.normal(key, (steps, q.shape[0]), q.dtype)

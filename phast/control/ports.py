@@ -12,7 +12,9 @@ from jaxtyping import Array, Float, PyTree
 
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import State
+from phast.errors import InputError
 from phast.estimation.forecaster import AbstractFilter
+from phast.estimation.moving_horizon import ModelAware
 from phast.estimation.observers import AbstractObserver
 
 
@@ -28,6 +30,14 @@ class AbstractPortEstimator(eqx.Module):
         self, cache: PyTree, q: Float[Array, " n"], u: Float[Array, " inputs"], state: State
     ) -> tuple[PyTree, Float[Array, " inputs"]]:
         """The cache and the estimate after one more sample; ``u`` was applied since the last one."""
+
+
+def driven_system(model: ModelAware) -> PortHamiltonian:
+    """The system of a model, which has a port."""
+    system = model.core.system
+    if not isinstance(system, PortHamiltonian):
+        raise InputError(f"a {type(system).__name__} has no input port: nothing can control it")
+    return system
 
 
 class ModelOutput(AbstractPortEstimator):
@@ -64,24 +74,26 @@ class ObservedVelocity(AbstractPortEstimator):
 
 
 class FilteredOutput(AbstractPortEstimator):
-    """ŷ = Gᵀ ∂Ĥ/∂p of a learned model at the state that a filter finds, told the inputs that were applied.
+    """ŷ = Gᵀ ∂Ĥ/∂p of a model at the state that a filter of it estimates, such as a moving horizon.
 
-    The filter is a moving horizon or a Kalman filter around the same model.
+    The filter is told the input that was applied over each step, so that what the controller does is no surprise to it.
     """
 
     filter: AbstractFilter
     system: PortHamiltonian
-    inputs: int
 
     @classmethod
-    def of(cls, state_filter: AbstractFilter, system: PortHamiltonian, n: int) -> "FilteredOutput":
-        """With the port of ``system``, which has ``n`` coordinates."""
-        return cls(state_filter, system, system.input_count(n))
+    def of(cls, model: ModelAware) -> "FilteredOutput":
+        """With the moving horizon of a fitted model, and its port."""
+        return cls(model.state_filter(), driven_system(model))
 
     def start(self, q, state):
-        nothing = jnp.zeros(self.inputs, q.dtype)
-        return self.update(self.filter.start(q, nothing), q, nothing, state)
+        idle = jnp.zeros(self.system.input_count(q.shape[0]), q.dtype)
+        return self._known(self.filter.start(q, idle), q, idle)
 
     def update(self, cache, q, u, state):
+        return self._known(cache, q, u)
+
+    def _known(self, cache: PyTree, q, u) -> tuple[PyTree, Float[Array, " inputs"]]:
         cache, known = self.filter.update(cache, q, u)
         return cache, self.system.port_output(known.q, known.p)

@@ -16,12 +16,17 @@ from phast.api.fitting import fit
 from phast.components.parameter import in_working_precision
 from phast.control.loop import Feedback
 from phast.control.plant import Plant
-from phast.control.ports import AbstractPortEstimator, FilteredOutput, ModelOutput, ObservedVelocity
+from phast.control.ports import (
+    AbstractPortEstimator,
+    FilteredOutput,
+    ModelOutput,
+    ObservedVelocity,
+    driven_system,
+)
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.systems import System
 from phast.errors import InputError
-from phast.estimation.moving_horizon import ModelAware
 from phast.estimation.observers import AbstractObserver, ConvolutionalObserver, FiniteDifference, FixedLagSmoother
 from phast.fitting.losses import AbstractLoss, Batch, FullStateLoss, NextStepLoss, as_batch
 from phast.fitting.second_order import SecondOrder
@@ -174,9 +179,7 @@ def moving_horizon(setting: Setting, *, form: str = "known", window: int = HORIZ
     """The moving horizon with a model learned from positions and torques, as noisy as those of the loop."""
     data = driven(setting.plant, setting.noise, seed=1 + setting.seed)
     model = fit(data, _FORMS[form], method=SecondOrder(context=window), seed=setting.seed).model
-    if not (isinstance(model, ModelAware) and isinstance(system := model.learned_system(), PortHamiltonian)):
-        raise InputError("a moving horizon needs a port-Hamiltonian model fitted to second order")
-    return Built(FilteredOutput.of(model.state_filter(), system, setting.plant.manifold.size), system)
+    return Built(FilteredOutput.of(model), driven_system(model))
 
 
 ESTIMATORS: dict[str, Callable[..., Built]] = {

@@ -156,7 +156,7 @@ def test_the_same_to_second_order(run, simulated, tmp_path, monkeypatch):
     assert code == 2 and "no coefficient 'friction': it has potential[0].scale" in err
     states = tmp_path / "states.npz"
     code, out, err = run("filter", model, simulated, "-o", states)
-    assert (code, err) == (0, "") and float(out.split()[4]) < 5e-2
+    assert (code, err) == (0, "") and float(out.splitlines()[1].rpartition(": ")[2]) < 5e-2
     assert load_trajectories(states).p.shape == (10, 112, 1)
 
 
