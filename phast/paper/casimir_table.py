@@ -13,7 +13,7 @@ from phast.paper.tables import AbstractTable, Row, Sheet, hurried, jobs_of, publ
 from phast.report.plots import COLOURS, panels
 from phast.report.text import figure
 
-METRICS = {"success": "success", "final_error": "final error", "effort": "effort", "velocity_error": "|ŷ - y|"}
+METRICS = {"success": "success", "final_error": "final error", "effort": "effort", "velocity_error": "velocity error"}
 MORE = {"worst_error": "worst error of the last second", "measured_error": "final error as measured"}
 PRESET = "casimir"
 
