@@ -40,7 +40,7 @@ from phast.fitting.words import Term, check_dampings, check_potentials, combinat
 Rows = tuple[tuple[float, ...], ...]
 
 
-class Place(NamedTuple):
+class Combinations(NamedTuple):
     """Where a term acts: rows over the coordinates, what they are in the data, and which are angles."""
 
     rows: Rows
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     circles: Float[np.ndarray, " m"] | np.ndarray
 
     @classmethod
-    def of(cls, rows: Rows, data: Trajectories) -> "Place":
+    def of(cls, rows: Rows, data: Trajectories) -> "Combinations":
         angles = np.asarray(data.manifold.circles)
         circles = np.array([all(angles[np.flatnonzero(row)]) for row in rows])
         return cls(rows, data.q @ np.asarray(rows).T, circles)
@@ -110,8 +110,8 @@ def potential_of(text: str, data: Trajectories, scales: Scales) -> tuple[Abstrac
         if term.kind == "quadratic" and term.where in hardening and term.strength is None:
             continue  # the quartic spring has both
         straight = Term("quadratic", term.where) in terms
-        for place in _places(term, data):
-            found.append((terms.index(term), _spring_or_other(term, place, covered, straight, data, scales)))
+        for combined in _combinations(term, data):
+            found.append((terms.index(term), _spring_or_other(term, combined, covered, straight, data, scales)))
     return tuple(part for _, part in sorted(found, key=lambda each: each[0]))
 
 
@@ -120,19 +120,20 @@ def _covers(term: Term) -> float:
     return 0.0 if term.kind == "constant" else 2.0 if term.kind == "coupled" else 1.0 if term.where is None else 1.5
 
 
-def _places(term: Term, data: Trajectories) -> list[Place]:
+def _combinations(term: Term, data: Trajectories) -> list[Combinations]:
     manifold = data.manifold
     if term.where is not None:
-        place = Place.of(combinations_in(term.where, manifold.names), data)
-        if term.kind == "cosine" and not place.circles.all():
+        combined = Combinations.of(combinations_in(term.where, manifold.names), data)
+        if term.kind == "cosine" and not combined.circles.all():
             raise InputError(
-                f"'cosine({term.where})' is of angles: declare them, positions='{manifold.names[0]}:angle' (--positions)"
+                f"'cosine({term.where})' is of angles: declare them, positions='{manifold.names[0]}:angle' "
+                "(--positions)"
             )
-        return [place]
+        return [combined]
     if term.kind == "coupled":
         if manifold.size < 2:
             raise InputError("potential 'coupled' joins coordinates in pairs: there is only one")
-        return [Place.of((row,), data) for row in pairs_of(manifold.size)]
+        return [Combinations.of((row,), data) for row in pairs_of(manifold.size)]
     every = np.array(_every(manifold.size))
     angles = np.asarray(manifold.circles)
     suited = {"cosine": angles, "chain": angles, "constant": angles | ~angles}
@@ -141,32 +142,32 @@ def _places(term: Term, data: Trajectories) -> list[Place]:
         raise InputError(
             f"potential '{term.kind}' is of angles: declare them, positions='{manifold.names[0]}:angle' (--positions)"
         )
-    return [Place.of(tuple(map(tuple, every[where].tolist())), data)]
+    return [Combinations.of(tuple(map(tuple, every[where].tolist())), data)]
 
 
 def _spring_or_other(
-    term: Term, place: Place, covered: list, straight: bool, data: Trajectories, scales: Scales
+    term: Term, combined: Combinations, covered: list, straight: bool, data: Trajectories, scales: Scales
 ) -> AbstractPotential:
     n, kind = data.manifold.size, term.kind
     if term.strength:
         build = {"cosine": Cosine, "quadratic": Quadratic, "chain": ChainCosine}[kind]
-        return place.placed(of_strength(build, term.strength, kind), n)
+        return combined.placed(of_strength(build, term.strength, kind), n)
     if kind == "constant":
-        covered.extend(place.rows)
-        return place.placed(ConstantForce(Real.starting_at(np.zeros(place.count), unit=scales.force)), n)
+        covered.extend(combined.rows)
+        return combined.placed(ConstantForce(Real.starting_at(np.zeros(combined.count), unit=scales.force)), n)
     if kind in ("cosine", "chain"):
-        seen = place._replace(motion=np.cumsum(place.motion, axis=2)) if kind == "chain" else place
+        seen = combined._replace(motion=np.cumsum(combined.motion, axis=2)) if kind == "chain" else combined
         build = ChainCosine if kind == "chain" else Cosine
-        strengths = Positive.uninformed(place.count, unit=scales.force)
-        return place.placed(build(strengths, Real.starting_at(seen.middle, unit=1.0)), n)
-    free = kind == "quartic" or _independent(place.rows, covered)
-    covered.extend(place.rows if free else ())
-    centre = Real.starting_at(place.middle, unit=place.unit) if free else 0.0
-    stiffness = Positive.uninformed(place.count, unit=scales.force / place.unit)
+        strengths = Positive.uninformed(combined.count, unit=scales.force)
+        return combined.placed(build(strengths, Real.starting_at(seen.middle, unit=1.0)), n)
+    free = kind == "quartic" or _independent(combined.rows, covered)
+    covered.extend(combined.rows if free else ())
+    centre = Real.starting_at(combined.middle, unit=combined.unit) if free else 0.0
+    stiffness = Positive.uninformed(combined.count, unit=scales.force / combined.unit)
     if kind != "quartic":
-        return place.placed(Quadratic(stiffness, centre), n)
-    hardening = Real.starting_at(np.zeros(place.count), unit=scales.force / place.unit**3)
-    return place.placed(Quartic(hardening, stiffness if straight else 0.0, centre), n)
+        return combined.placed(Quadratic(stiffness, centre), n)
+    hardening = Real.starting_at(np.zeros(combined.count), unit=scales.force / combined.unit**3)
+    return combined.placed(Quartic(hardening, stiffness if straight else 0.0, centre), n)
 
 
 def _independent(rows: Sequence, covered: list) -> bool:
@@ -184,7 +185,7 @@ def of_strength(build: type, strength: str, text: str) -> AbstractPotential:
 
 
 def damping_of(text: str, data: Trajectories, scales: Scales, mass: AbstractMass) -> AbstractDamping:
-    """The terms of a damping, those of the same place in one."""
+    """The terms of a damping, those of the same coordinates in one."""
     terms, n = check_dampings(text), data.manifold.size
     kinds = {term.kind for term in terms if term.where is None}
     if "none" in kinds:
