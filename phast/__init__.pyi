@@ -84,6 +84,7 @@ from .estimation.forecaster import PhastBlock as PhastBlock
 from .estimation.moving_horizon import ModelAware as ModelAware
 from .estimation.observers import ConvolutionalObserver as ConvolutionalObserver
 from .estimation.observers import FiniteDifference as FiniteDifference
+from .estimation.observers import FixedLagSmoother as FixedLagSmoother
 from .estimation.observers import IdentityCanonicalizer as IdentityCanonicalizer
 from .estimation.observers import MassCanonicalizer as MassCanonicalizer
 from .fitting.free_fields import consumer_resource as consumer_resource
