@@ -1,5 +1,6 @@
 """Public names and the modules that define them. ``__init__.py`` loads each on first use."""
 
+from .api.controlled import Controlled as Controlled
 from .api.fitted import Fitted as Fitted
 from .api.fitted import load as load
 from .api.fitting import fit as fit
@@ -8,25 +9,33 @@ from .api.identification import Identification as Identification
 from .api.states import States as States
 from .api.stream import StateStream as StateStream
 from .components.damping import ConstantDamping as ConstantDamping
+from .components.damping import DirectionalFriction as DirectionalFriction
 from .components.damping import Friction as Friction
 from .components.damping import FrictionField as FrictionField
 from .components.damping import HouseholderDamping as HouseholderDamping
 from .components.damping import ProportionalDamping as ProportionalDamping
 from .components.damping import PSDDamping as PSDDamping
 from .components.damping import SplineDamping as SplineDamping
+from .components.damping import Stiction as Stiction
 from .components.damping import SumDamping as SumDamping
 from .components.damping import WindyDamping as WindyDamping
+from .components.mass import CartPoleMass as CartPoleMass
 from .components.mass import CholeskyMass as CholeskyMass
 from .components.mass import ConstantMass as ConstantMass
+from .components.mass import GearedMass as GearedMass
 from .components.mass import JointedMass as JointedMass
+from .components.mass import LinkageMass as LinkageMass
 from .components.mass import LinkedMass as LinkedMass
 from .components.mass import LowRankMass as LowRankMass
 from .components.mass import NeuralMass as NeuralMass
+from .components.mass import RelativeMass as RelativeMass
 from .components.parameter import Bounded as Bounded
 from .components.parameter import Positive as Positive
 from .components.parameter import Real as Real
 from .components.parameter import parameter_count as parameter_count
+from .components.potential import Along as Along
 from .components.potential import ChainCosine as ChainCosine
+from .components.potential import ConstantForce as ConstantForce
 from .components.potential import Cosine as Cosine
 from .components.potential import Gravity as Gravity
 from .components.potential import Hybrid as Hybrid
@@ -36,6 +45,7 @@ from .components.potential import MLPPotential as MLPPotential
 from .components.potential import PeriodicMLPPotential as PeriodicMLPPotential
 from .components.potential import Quadratic as Quadratic
 from .components.potential import QuadraticForm as QuadraticForm
+from .components.potential import Quartic as Quartic
 from .components.potential import Scaled as Scaled
 from .components.potential import Some as Some
 from .components.potential import Sum as Sum
@@ -74,6 +84,7 @@ from .estimation.forecaster import PhastBlock as PhastBlock
 from .estimation.moving_horizon import ModelAware as ModelAware
 from .estimation.observers import ConvolutionalObserver as ConvolutionalObserver
 from .estimation.observers import FiniteDifference as FiniteDifference
+from .estimation.observers import FixedLagSmoother as FixedLagSmoother
 from .estimation.observers import IdentityCanonicalizer as IdentityCanonicalizer
 from .estimation.observers import MassCanonicalizer as MassCanonicalizer
 from .fitting.free_fields import consumer_resource as consumer_resource

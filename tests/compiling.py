@@ -1,6 +1,7 @@
 """Exported C as the system's compiler makes it, called from Python."""
 
 import ctypes
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -26,6 +27,16 @@ def compiled(source: Path, *options: str) -> ctypes.CDLL:
     library = source.with_suffix(".so")
     build(library, "-shared", "-fPIC", *options, source)
     return ctypes.CDLL(str(library))
+
+
+def memory(header, name):
+    """A struct of the header as one of ctypes."""
+    body = re.search(r"typedef struct \{([^}]*)\} rig_" + name, header)[1]
+    types = {"double": ctypes.c_double, "float": ctypes.c_float, "int64_t": ctypes.c_int64, "int": ctypes.c_int}
+    fields = []
+    for kind, field, size in re.findall(r"(\w+) (\w+)(?:\[(\d+)\])?;", body):
+        fields.append((field, types[kind] * int(size) if size else types[kind]))
+    return type(name, (ctypes.Structure,), {"_fields_": fields})()
 
 
 def call(function, *arguments):

@@ -48,3 +48,13 @@ def test_every_folder_says_what_comes_in_and_what_goes_out():
     for folder in (path for path in ROOT.iterdir() if (path / "__init__.py").is_file()):
         said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
         assert said and "In:" in said and "Out:" in said and len(said.splitlines()) <= 6, folder.name
+
+
+def test_a_name_stands_for_one_thing():
+    """Public classes and functions of modules; each command has its own module, and a user loads what a file holds."""
+    defined: dict[str, list[str]] = {}
+    for path in ROOT.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                defined.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert {name for name, places in defined.items() if len(places) > 1} <= {"command", "load"}

@@ -29,20 +29,26 @@ class Dimension(NamedTuple):
 ENERGY, FORCE, STIFFNESS = Dimension(1, 2, -2), Dimension(1, 1, -2), Dimension(1, 0, -2)
 MASS, LENGTH, NUMBER = Dimension(1, 0, 0), Dimension(0, 1, 0), Dimension(0, 0, 0)
 VISCOUS, QUADRATIC = Dimension(1, 0, -1), Dimension(1, -1, 0)
+QUARTIC = Dimension(1, -2, -2)
 
 _OF_FIELDS: dict[type, dict[str, Dimension]] = {
     potential.Cosine: {"amplitudes": ENERGY, "centre": LENGTH},
     potential.ChainCosine: {"amplitudes": ENERGY, "centre": LENGTH},
     potential.Quadratic: {"stiffness": STIFFNESS, "centre": LENGTH},
+    potential.Quartic: {"stiffness": QUARTIC, "straight": STIFFNESS, "centre": LENGTH},
+    potential.ConstantForce: {"force": FORCE},
     potential.LennardJones: {"depth": ENERGY, "diameter": LENGTH},
     potential.Gravity: {"masses": MASS},
     potential.Scaled: {"scale": NUMBER},
     mass.ConstantMass: {"masses": MASS},
     mass.LinkedMass: {"first": MASS, "second": MASS, "coupling": NUMBER, "offset": LENGTH},
     mass.JointedMass: {"first": MASS, "second": MASS, "coupling": NUMBER, "rotors": MASS, "offset": LENGTH},
+    mass.LinkageMass: {"first": MASS, "others": MASS, "couplings": NUMBER},
+    mass.GearedMass: {"rotors": MASS},
     damping.ConstantDamping: {"coefficients": VISCOUS},
     damping.WindyDamping: {"base": VISCOUS, "gain": VISCOUS},
     damping.Friction: {"viscous": VISCOUS, "coulomb": FORCE, "quadratic": QUADRATIC},
+    damping.Stiction: {"limit": FORCE},
     PortHamiltonian: {"port": FORCE},
 }
 

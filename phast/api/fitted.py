@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ from phast.api.states import States
 from phast.api.stream import StateStream
 from phast.components.parameter import parameter_count
 from phast.control.export.names import format_of
+from phast.control.wanted import DRAWS, Wanted
 from phast.data.durations import steps_in
 from phast.data.reading import warn_of_degrees
 from phast.data.recording import Piece, Recording
@@ -30,7 +31,7 @@ from phast.estimation.forecaster import AbstractIdentifiable
 from phast.estimation.inputs import held_over
 from phast.estimation.moving_horizon import ModelAware, StateEstimate
 from phast.estimation.states import check_columns, estimated, filtered, matched
-from phast.fitting import checkpoint
+from phast.fitting import archives, checkpoint
 from phast.fitting.adaptation import adapt
 from phast.fitting.progress import Callback, logged
 from phast.fitting.second_order import MINIMUM_CONTEXT
@@ -38,6 +39,7 @@ from phast.fitting.second_order import MINIMUM_CONTEXT
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from phast.api.controlled import Controlled
     from phast.control.shaping import EnergyCasimir
 
 Positions = Recording | Trajectories | Numbers
@@ -218,6 +220,41 @@ class Fitted:
             q = jnp.asarray(one.q[0], dtype=float)
             return dataclasses.replace(self, model=adapt(model, q, coefficients, past=before, tolerance=tolerance))
 
+    # --- control -----------------------------------------------------------------------------------------------------
+
+    def control(
+        self,
+        target: Mapping[str, float],
+        *,
+        bandwidth: float | Sequence[float],
+        damping_ratio: float | Sequence[float] = 0.7,
+        limits: float | Sequence[float] | None = None,
+        holding: float | Sequence[float] | None = None,
+        start: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
+        recording: Recording | None = None,
+        tolerance: float | Sequence[float] | None = None,
+        within: int | str | None = None,
+        draws: int = DRAWS,
+        seed: int = 0,
+    ) -> "Controlled":
+        """A controller that takes a driven model to ``target`` (``{"theta": 45.0}``) and holds it there, tried out.
+
+        Potential shaping and damping injection: given the ``bandwidth`` [rad/s], ``damping_ratio`` and ``limits`` (the
+        largest magnitude) of each input, the gains and the input at the target follow from the learned model;
+        ``holding`` gives that input instead. ``draws`` systems that the data leave possible are then controlled with
+        the noise of the fit, from rest at ``start``, by default at positions of the ``recording`` (that of the fit
+        unless another one is given). A trial settles if it stays within ``tolerance`` of the target (0.05 rad, or 5 %
+        of the way, unless given) ``within`` a time. Positions are in the units of the fit.
+        """
+        from phast.api.controlled import controlled
+
+        starts = [start] if isinstance(start, Mapping) else start
+        wanted = Wanted(target, bandwidth, damping_ratio, limits, holding, starts, tolerance, within, draws)
+        model = self._aware("carries no evidence of its fit")
+        with self._precision():
+            seen = recording or self.recording
+            return controlled(self, model, wanted, None if seen is None else matched(model, seen), seed)
+
     # --- files and pages ---------------------------------------------------------------------------------------------
 
     def report(
@@ -388,12 +425,12 @@ class Fitted:
 
 def load(path: str | os.PathLike, *, classes: Sequence[type] = ()) -> Fitted:
     """The model in ``path``. Name your own component classes in ``classes`` if it is composed of any."""
-    double = checkpoint.needs_float64(path)
+    double = archives.needs_float64(path)
     with jax.enable_x64(double or jax.config.read("jax_enable_x64")):
         model = checkpoint.load(path, classes=classes)
     if not isinstance(model, AbstractIdentifiable):
         raise InputError(f"{path}: holds a {type(model).__name__}, which is no fitted model of a system")
-    about = checkpoint.describe(path)
+    about = archives.describe(path)
     names = about.pop("units", None)
     units = Units.computed(model.manifold) if names is None else Units(model.manifold, tuple(names))
     return Fitted(model, units, tuple(about.pop("inputs", ())), None, about)

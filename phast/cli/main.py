@@ -5,7 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -21,7 +21,7 @@ class Commands(AbstractCommands):
     """The user's commands, and those that other packages add."""
 
     package = "phast.cli"
-    names = ("fit", "forecast", "identify", "filter", "report", "export", "simulate", "systems", "demo")
+    names = ("fit", "forecast", "identify", "filter", "report", "control", "export", "simulate", "systems", "demo")
 
     def others(self) -> dict[str, Callable[[], Command]]:
         points = sorted(importlib.metadata.entry_points(group="phast.commands"), key=lambda point: point.name)
@@ -59,13 +59,32 @@ def main() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
     warnings.showwarning = _warn
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except (InputError, FitError) as error:
-        print(f"phast: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, InputError) else 1)
+        _stop(str(error), 2 if isinstance(error, InputError) else 1)
+    except typer.Abort:
+        sys.exit(1)
+    except Exception as error:  # Typer's own have no common class in all its versions
+        if not hasattr(error, "format_message"):
+            raise
+        _stop(_of_usage(error), 2)
     finally:
         if "jax" in sys.modules:  # else nothing was compiled
             limit_cache(cache_directory(), _LARGEST_CACHE)
+
+
+def _stop(message: str, code: int) -> NoReturn:
+    if message:
+        print(f"phast: {message}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _of_usage(error: Any) -> str:
+    """What Typer says of the words of a command, in one line, and where to look; nothing where it showed the help."""
+    said = " ".join(error.format_message().replace("Value error, ", "").split()).removesuffix(".")
+    context = getattr(error, "ctx", None)
+    where = f": see `{context.command_path} --help`" if said and context else ""
+    return f"{said[:1].lower()}{said[1:]}{where}"
 
 
 def _warn(message, category, filename, lineno, file=None, line=None) -> None:

@@ -20,6 +20,7 @@ from phast.data.files import check_writable
 from phast.dynamics.names import SYSTEM_NAMES
 from phast.errors import InputError
 from phast.fitting import words
+from phast.fitting.archives import describe
 
 if TYPE_CHECKING:
     from phast.api.fitted import Fitted
@@ -156,20 +157,23 @@ class StructureOptions(Options):
     potential: Annotated[
         str | None,
         typer.Option(
-            help="The template: cosine, quadratic, chain, joined by +; 'cosine:9.81' has a strength.",
+            help="The template: cosine, quadratic, quartic, constant, coupled, chain or none, joined by +; "
+            "'quadratic(x1-x2)' is of a difference, 'cosine:9.81' has a strength.",
             rich_help_panel="Structure",
         ),
     ] = None
     mass: Annotated[
         str,
         typer.Option(
-            help="The mass: a number, one each, or learned, links or joints (two links).", rich_help_panel="Structure"
+            help="The mass: a number, one each, or learned, links, joints, joints+rotors or cartpole.",
+            rich_help_panel="Structure",
         ),
     ] = "1.0"
     damping: Annotated[
         str | None,
         typer.Option(
-            help="viscous, coulomb, quadratic, free or none, joined by +; free if left out.",
+            help="viscous, coulomb, quadratic, stiction, directional, coupled, free or none, joined by +; "
+            "'viscous(x1-x2)' is of a difference; free if left out.",
             rich_help_panel="Structure",
         ),
     ] = None
@@ -258,6 +262,9 @@ def model_and_recording(
     """A model, and files read as it reads them."""
     path = existing_model(model_file)
     existing_files(files)
+    if said := describe(path).get("columns"):  # a wrong column need not wait for the model
+        recording = columns.read(files, said, silent=silent)
+        return phast.load(path), recording
     fitted = phast.load(path)
     return fitted, columns.read(files, _columns_of(fitted), silent=silent)
 

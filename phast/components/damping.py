@@ -132,11 +132,59 @@ class Friction(AbstractFriction):
     joints: tuple | None = None
 
     def operator(self, q, v):
+        return self.placed(self.strengths(self.speeds(v)), q)
+
+    def speeds(self, v) -> Float[Array, " m"]:
+        """w, the velocities on which the friction acts."""
+        return v if self.joints is None else jnp.asarray(self.joints, dtype=v.dtype) @ v
+
+    def strengths(self, w: Float[Array, " m"]) -> Float[Array, " m"]:
+        """Force over velocity, of each joint."""
         terms = value_of(self.viscous), value_of(self.coulomb), value_of(self.quadratic)
+        return jnp.broadcast_to(_friction(*terms, w, self.smoothing), w.shape)
+
+    def placed(self, strengths: Float[Array, " m"], q) -> DiagonalPlusLowRank:
+        """D of joints with these strengths."""
         if self.joints is None:
-            return DiagonalPlusLowRank(jnp.broadcast_to(_friction(*terms, v, self.smoothing), q.shape))
-        joints = jnp.asarray(self.joints, dtype=q.dtype)
-        return _at_joints(joints, _friction(*terms, joints @ v, self.smoothing))
+            return DiagonalPlusLowRank(strengths)
+        return _at_joints(jnp.asarray(self.joints, dtype=q.dtype), strengths)
+
+
+class DirectionalFriction(AbstractFriction):
+    """Friction that differs by direction: ``forward`` where a joint moves towards larger numbers, else ``backward``.
+
+    D is that of the one or of the other, joint by joint, and near rest, over the smoothing of ``forward``, a mean of
+    both. The two have the same joints.
+    """
+
+    forward: Friction
+    backward: Friction
+
+    def __check_init__(self):
+        if self.forward.joints != self.backward.joints:
+            raise InputError("friction that differs by direction has the same joints both ways")
+
+    def operator(self, q, v):
+        w = self.forward.speeds(v)
+        share = 0.5 * (1.0 + w / jnp.sqrt(w**2 + self.forward.smoothing**2))
+        strengths = share * self.forward.strengths(w) + (1.0 - share) * self.backward.strengths(w)
+        return self.forward.placed(strengths, q)
+
+
+class Stiction(AbstractFriction):
+    """Coulomb friction that holds: a joint at rest stays there under any load up to its ``limit``.
+
+    In motion it is the force -c sign(w), as in :class:`Friction`, smoothed in the vector field. A
+    :class:`~phast.dynamics.integrators.Transition` resolves it exactly instead (:mod:`phast.dynamics.stiction`).
+    ``joints`` are rows as in :class:`Friction`.
+    """
+
+    limit: Coefficient
+    smoothing: float = 0.05
+    joints: tuple | None = None
+
+    def operator(self, q, v):
+        return Friction(0.0, self.limit, 0.0, self.smoothing, self.joints).operator(q, v)
 
 
 class FrictionField(AbstractFriction, AbstractSmooth):

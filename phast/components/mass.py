@@ -135,6 +135,74 @@ def _check_coupling(coupling: float | Bounded) -> None:
         raise InputError(f"the coupling of two links is c/sqrt(ab), between -1 and 1, not {coupling}")
 
 
+class LinkageMass(AbstractMass):
+    """M_ij(q) = a_ij cos(φ_i - φ_j): any number of links in a plane, in absolute angles, also on a cart.
+
+    φ_i is the angle q_i, and zero where ``turning`` says that a coordinate does not turn, as of a cart. The a_ij are
+    what motion can tell of lengths, masses and inertias, as in :class:`LinkedMass`. They make a positive definite
+    matrix: its diagonal is ``first`` and ``others``, and ``couplings`` are partial correlations, row by row below the
+    diagonal, each between -1 and 1. By Schur's product theorem M ≻ 0 then, whatever the angles are.
+    """
+
+    first: Coefficient
+    others: Coefficient
+    couplings: tuple | Bounded
+    turning: tuple[bool, ...]
+
+    def __check_init__(self):
+        count = len(self.turning) * (len(self.turning) - 1) // 2
+        if value_of(self.couplings).shape != (count,):
+            raise InputError(f"{len(self.turning)} links have {count} couplings, given as so many numbers")
+
+    def operator(self, q):
+        n = len(self.turning)
+        others = jnp.broadcast_to(value_of(self.others), (n - 1,))
+        size = jnp.sqrt(jnp.concatenate([value_of(self.first)[None], others]))
+        angles = jnp.where(jnp.asarray(self.turning), q, 0.0)
+        entries = _correlations(value_of(self.couplings), n) * jnp.outer(size, size)
+        return Dense(entries * jnp.cos(angles[:, None] - angles[None, :]))
+
+
+class RelativeMass(AbstractMass):
+    """A mass of absolute angles, in joint angles: each link's relative to the one before."""
+
+    inner: AbstractMass
+
+    def operator(self, q):
+        turned = jnp.tril(jnp.ones((q.shape[0], q.shape[0]), q.dtype))  # absolute from relative velocities
+        matrix = turned.T @ self.inner.operator(jnp.cumsum(q)).dense() @ turned
+        return Dense(0.5 * (matrix + matrix.T))
+
+
+class GearedMass(AbstractMass):
+    """M(q) + diag(r): the inertias of rotors, as seen through their gears (the gear ratio squared times the rotor's).
+
+    ``places`` are the coordinates that rotors turn.
+    """
+
+    inner: AbstractMass
+    rotors: Coefficient
+    places: tuple[int, ...]
+
+    def operator(self, q):
+        matrix = self.inner.operator(q).dense()
+        return Dense(matrix.at[jnp.array(self.places), jnp.array(self.places)].add(value_of(self.rotors)))
+
+
+def _correlations(partial: Float[Array, " pairs"], n: int) -> Float[Array, "n n"]:
+    """The correlation matrix with these partial correlations: L Lᵀ with rows of L on the unit sphere."""
+    rows, place = [], 0
+    for i in range(n):
+        left, row = jnp.ones(()), []
+        for coupling in partial[place : place + i]:
+            row.append(coupling * jnp.sqrt(left))
+            left = left * (1.0 - coupling**2)
+        rows.append(jnp.stack([*row, jnp.sqrt(left), *[jnp.zeros(())] * (n - i - 1)]))
+        place += i
+    lower = jnp.stack(rows)
+    return lower @ lower.T
+
+
 class ArmMass(AbstractMass):
     """M(q) of a planar serial arm with n links in relative joint angles, from CAD-style link data.
 

@@ -65,6 +65,30 @@ class Quadratic(AbstractPotential):
         return 0.5 * jnp.sum(value_of(self.stiffness) * (q - value_of(self.centre)) ** 2)
 
 
+class Quartic(AbstractPotential):
+    """V = Σ ½ k_i (q_i - c_i)² + ¼ κ_i (q_i - c_i)⁴: springs that harden (κ > 0) or soften (κ < 0) with the distance.
+
+    ``stiffness`` is κ and ``straight`` is k, of the spring about its centre.
+    """
+
+    stiffness: Offset
+    straight: Offset = 0.0
+    centre: Offset = 0.0
+
+    def __call__(self, q):
+        squared = (q - value_of(self.centre)) ** 2
+        return jnp.sum(0.5 * value_of(self.straight) * squared + 0.25 * value_of(self.stiffness) * squared**2)
+
+
+class ConstantForce(AbstractPotential):
+    """V = -Σ f_i q_i: forces that are the same everywhere, as weight on a slope or an offset of a motor."""
+
+    force: Offset
+
+    def __call__(self, q):
+        return -jnp.sum(value_of(self.force) * q)
+
+
 class QuadraticForm(AbstractPotential):
     """V = ½ qᵀ K q with K = F Fᵀ ⪰ 0: coupled springs. ``factor`` is F, given as rows of floats or learned."""
 
@@ -364,6 +388,17 @@ class Some(AbstractPotential):
 
     def __call__(self, q):
         return self.template(jnp.stack([q[i] for i in self.places]))
+
+
+class Along(AbstractPotential):
+    """V(q) = V̄(B q): a template of combinations of coordinates, the rows of B, as of q_1 - q_2 for a spring between
+    two."""
+
+    template: AbstractPotential
+    rows: tuple[tuple[float, ...], ...]
+
+    def __call__(self, q):
+        return self.template(jnp.asarray(self.rows, dtype=q.dtype) @ q)
 
 
 class Sum(AbstractPotential):

@@ -15,6 +15,7 @@ from phast.control.plant import Plant
 from phast.control.ports import AbstractPortEstimator
 from phast.control.shaping import EnergyCasimir
 from phast.dynamics.integrators import State
+from phast.errors import InputError
 
 
 class Decision(NamedTuple):
@@ -39,12 +40,18 @@ class AbstractController(eqx.Module):
 
 
 class Feedback(AbstractController):
-    """Energy–Casimir control with an estimated port output; ``external`` is a constant v_ext."""
+    """Energy–Casimir control with an estimated port output."""
 
     law: EnergyCasimir
     estimator: AbstractPortEstimator
     plant: Plant  # its dt, its coordinates and its port; never its physics
-    external: float = 0.0
+
+    def __check_init__(self):
+        if self.law.inputs != self.plant.inputs:
+            raise InputError(
+                f"a law for {self.law.inputs} input(s) cannot drive a plant with {self.plant.inputs}: give one gain, "
+                "and one entry of the target, for each input"
+            )
 
     def start(self, q, state):
         cache, y = self.estimator.start(q, state)
@@ -57,7 +64,7 @@ class Feedback(AbstractController):
 
     def _decide(self, xi, followed, seen, y):
         """The next cache and the input; ``followed`` is the measured position, its angles without jumps of 2π."""
-        u = self.law.input(xi, y, self.external)
+        u = self.law.input(xi, y)
         xi = self.law.advance(xi, y, self._collocated(followed) - xi, self.plant.dt)
         return (xi, followed, seen), Decision(u, y)
 
@@ -94,28 +101,33 @@ def close_loop(
     p: Float[Array, " n"],
     steps: int,
     *,
-    noise: Float[Array, ""] | float = 0.0,
+    noise: Float[Array, "*each"] | float = 0.0,
+    external: Float[Array, "steps inputs"] | None = None,
     key: PRNGKeyArray,
 ) -> Trace:
     """``steps`` samples of the plant from (q, p) under a controller that sees positions with Gaussian ``noise``.
 
-    Positions are not wrapped: an encoder counts on, and so does ξ.
+    ``noise`` is one standard deviation, or one for each coordinate. ``external`` is v_ext, added to what the controller
+    asks for (the paper's forced mode): row t acts from sample t on. Positions are not wrapped: an encoder counts on,
+    and so does ξ.
     """
+    forced = jnp.zeros((steps, plant.inputs), q.dtype) if external is None else external
     disturbance = noise * jax.random.normal(key, (steps, q.shape[0]), q.dtype)
 
-    def sample(state: State, cache: PyTree, seen: Float[Array, " n"], decided: Decision):
-        applied = plant.saturated(decided.u)
-        row = Trace(*state, seen, decided.u, applied, plant.port_output(*state), decided.y)
+    def sample(state: State, cache: PyTree, seen: Float[Array, " n"], decided: Decision, v: Float[Array, " inputs"]):
+        asked = decided.u + v
+        applied = plant.saturated(asked)
+        row = Trace(*state, seen, asked, applied, plant.port_output(*state), decided.y)
         return (plant(*state, applied), cache, applied), row
 
-    def body(carry, off):
-        state, cache, applied = carry
+    def body(carry, now):
+        (state, cache, applied), (off, v) = carry, now
         seen = state[0] + off
         cache, decided = controller.update(cache, seen, applied, state)
-        return sample(state, cache, seen, decided)
+        return sample(state, cache, seen, decided, v)
 
     first = q + disturbance[0]
     cache, decided = controller.start(first, (q, p))
-    carry, row = sample((q, p), cache, first, decided)
-    _, rows = jax.lax.scan(body, carry, disturbance[1:])
+    carry, row = sample((q, p), cache, first, decided, forced[0])
+    _, rows = jax.lax.scan(body, carry, (disturbance[1:], forced[1:]))
     return jax.tree.map(lambda head, tail: jnp.concatenate([head[None], tail]), row, rows)

@@ -30,6 +30,8 @@ class Plant(eqx.Module):
     limits: tuple[float, ...] | None = None
 
     def __check_init__(self):
+        if self.inputs < 1:
+            raise InputError("this system has no input port, so nothing can drive it: give one with a port G")
         if not self.dt > 0.0:
             raise InputError(f"dt={self.dt}: give the time between samples, a positive number")
         if self.limits is not None and (len(self.limits) != self.inputs or not min(self.limits) > 0.0):

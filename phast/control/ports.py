@@ -7,10 +7,14 @@ simulation knows and only the oracle and other full-state estimators may read.
 from abc import abstractmethod
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.integrators import State
+from phast.errors import InputError
+from phast.estimation.forecaster import AbstractFilter
+from phast.estimation.moving_horizon import ModelAware
 from phast.estimation.observers import AbstractObserver
 
 
@@ -26,6 +30,14 @@ class AbstractPortEstimator(eqx.Module):
         self, cache: PyTree, q: Float[Array, " n"], u: Float[Array, " inputs"], state: State
     ) -> tuple[PyTree, Float[Array, " inputs"]]:
         """The cache and the estimate after one more sample; ``u`` was applied since the last one."""
+
+
+def driven_system(model: ModelAware) -> PortHamiltonian:
+    """The system of a model, which has a port."""
+    system = model.core.system
+    if not isinstance(system, PortHamiltonian):
+        raise InputError(f"a {type(system).__name__} has no input port: nothing can control it")
+    return system
 
 
 class ModelOutput(AbstractPortEstimator):
@@ -59,3 +71,29 @@ class ObservedVelocity(AbstractPortEstimator):
     def update(self, cache, q, u, state):
         cache, v = self.observer.update(cache, q, self.dt)
         return cache, self.port.T @ v
+
+
+class FilteredOutput(AbstractPortEstimator):
+    """ŷ = Gᵀ ∂Ĥ/∂p of a model at the state that a filter of it estimates, such as a moving horizon.
+
+    The filter is told the input that was applied over each step, so that what the controller does is no surprise to it.
+    """
+
+    filter: AbstractFilter
+    system: PortHamiltonian
+
+    @classmethod
+    def of(cls, model: ModelAware) -> "FilteredOutput":
+        """With the moving horizon of a fitted model, and its port."""
+        return cls(model.state_filter(), driven_system(model))
+
+    def start(self, q, state):
+        idle = jnp.zeros(self.system.input_count(q.shape[0]), q.dtype)
+        return self._known(self.filter.start(q, idle), q, idle)
+
+    def update(self, cache, q, u, state):
+        return self._known(cache, q, u)
+
+    def _known(self, cache: PyTree, q, u) -> tuple[PyTree, Float[Array, " inputs"]]:
+        cache, known = self.filter.update(cache, q, u)
+        return cache, self.system.port_output(known.q, known.p)

@@ -12,6 +12,7 @@ G u* = ∇V(q*). Damping injection v = v_ext - d_inj y_p then makes H_p + H_c fa
 
 import equinox as eqx
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from phast.errors import InputError
@@ -44,6 +45,13 @@ class EnergyCasimir(eqx.Module):
     def __check_init__(self):
         if self.correction < 0.0:
             raise InputError(f"correction={self.correction}: the gain k_ξ must not be negative")
+        if not isinstance(self.injection, Tracer) and not bool(jnp.all(self.injection >= 0.0)):
+            raise InputError(f"injection={self.injection}: a negative d_inj feeds energy in; give zero or more")
+
+    @property
+    def inputs(self) -> int:
+        """How many inputs the law drives."""
+        return self.target.shape[0]
 
     def storage(self, xi: Float[Array, " inputs"]) -> Float[Array, ""]:
         """H_c(ξ)."""

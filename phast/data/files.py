@@ -88,7 +88,6 @@ def check_ending(path: str | os.PathLike, endings: Sequence[str]) -> Path:
     """The path, once its ending is one of these."""
     path = Path(path)
     if path.suffix.lower() not in endings:
-        raise InputError(
-            f"'{path}': the ending must be {', '.join(endings[:-1])} or {endings[-1]}, not '{path.suffix}'"
-        )
+        known = " or ".join([", ".join(endings[:-1]), endings[-1]] if endings[1:] else endings)
+        raise InputError(f"'{path}': the ending must be {known}, not '{path.suffix}'")
     return path

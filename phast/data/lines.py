@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from phast.data.reading import choose, largest
+from phast.data.columns import NamedColumns, check_dt, choose_columns, largest
 from phast.data.tables import Layout, base, decoded, is_aside, layout_of, table_of
 from phast.data.units import Units
 from phast.errors import InputError, counted
@@ -59,7 +59,8 @@ class SampleReader:
             raise InputError("the table has no rows")
         self._layout = layout_of(first, [text for i, text in asides if i < first[0][0]])
         self._rows = itertools.chain(first[self._layout.skipped :], rest)
-        self._chosen = choose(table, time, positions, inputs, trajectory, dt, [])
+        check_dt(dt)
+        self._chosen = choose_columns(table, NamedColumns.of(time, positions, inputs, trajectory), dt, [])
         self._dt, self._splits = dt or 0.0, missing == "split"
 
     @property

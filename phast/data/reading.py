@@ -2,7 +2,7 @@
 
 Every source becomes one table (:mod:`phast.data.tables`), and every table a :class:`Recording` in five steps:
 
-1. columns are found by name, or by the headings of :func:`phast.data.trajectories.save_trajectories`;
+1. columns are found by name, or by their headings (:mod:`phast.data.columns`);
 2. values are checked: a number in every cell, none that overflows when squared, blanks refused or left out;
 3. rows are grouped by trajectory and their times checked: they must go forward;
 4. a trajectory is split where a step is longer than ``GAP`` times its median: what happened in between is unknown;
@@ -23,13 +23,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from phast.data.columns import LARGEST, Chosen, NamedColumns, check_dt, choose_columns, largest
 from phast.data.manifold import TWO_PI, Manifold
 from phast.data.recording import GAP, SHORTEST, Piece, Recording, long_enough, rows_of
 from phast.data.tables import TEXT, Table, about, as_numbers, base, existing_file, from_frame, read_table
 from phast.data.trajectories import (
     Trajectories,
     as_parts,
-    beside_positions,
     from_arrays,
     refuse_turns,
     stored_arrays,
@@ -37,8 +37,6 @@ from phast.data.trajectories import (
 from phast.data.units import Units
 from phast.errors import InputError, counted
 
-LARGEST = 1e150  # its square is a number
-LARGEST_ANGLE = 1e9  # beyond, too few digits are left for the place on the circle
 _REPEATED = 1e-6  # medians: time stamps that differ by less are the same one, rounded
 _TURNS = 4  # full turns back and forth: few angles in radians do that, most swings in degrees do
 
@@ -70,8 +68,8 @@ def read(
     """
     if missing not in ("refuse", "split"):
         raise InputError(f"missing must be 'refuse' or 'split', not '{missing}'")
-    _check_dt(dt)
-    asked = _Asked(time, None if positions is None else _listed(positions), _listed(inputs), trajectory)
+    check_dt(dt)
+    asked = NamedColumns.of(time, positions, inputs, trajectory)
     if isinstance(source, list | tuple) and source and all(isinstance(part, str | os.PathLike) for part in source):
         given = {"time": time, "positions": positions, "inputs": inputs, "trajectory": trajectory, "dt": dt}
         return joined({Path(part).stem: read(part, **given, missing=missing) for part in source})
@@ -80,11 +78,6 @@ def read(
         with about(path):
             return _recorded(*_opened(path, dt), asked, missing)
     return _recorded(*_tabled(source, asked, dt), asked, missing)
-
-
-def _check_dt(dt: float | None) -> None:
-    if dt is not None and not (np.isfinite(dt) and 0.0 < dt <= LARGEST):
-        raise InputError(f"dt must be a positive number of seconds between samples, got {dt}")
 
 
 def read_columns(path: str | os.PathLike, names: Sequence[str]) -> Float[np.ndarray, "rows columns"]:
@@ -115,18 +108,6 @@ def joined(recordings: dict[str, Recording]) -> Recording:
     notes = [f"{name}: {note}" for name, each in recordings.items() for note in each.notes]
     dt = float(np.median([each.dt for each in recordings.values()]))
     return Recording(tuple(pieces), first.manifold, dt, first.inputs, tuple(notes), first.units)
-
-
-class _Asked(NamedTuple):
-    time: str | None
-    positions: list[str] | None
-    inputs: list[str]
-    trajectory: str | None
-
-
-def _listed(names: str | Sequence[str]) -> list[str]:
-    parts = names.split(",") if isinstance(names, str) else map(str, names)
-    return [part.strip() for part in parts if part.strip()]
 
 
 def _opened(path: Path, dt: float | None) -> tuple[Table, float | None]:
@@ -163,7 +144,7 @@ def _stored(arrays: dict[str, np.ndarray], dt: float | None) -> tuple[Table, flo
     return from_frame(pd.DataFrame(columns)), dt
 
 
-def _tabled(source: Any, asked: _Asked, dt: float | None) -> tuple[Table, float | None]:
+def _tabled(source: Any, asked: NamedColumns, dt: float | None) -> tuple[Table, float | None]:
     if isinstance(source, Trajectories):
         return from_frame(source.to_frame()), dt
     if isinstance(source, pd.DataFrame):
@@ -180,7 +161,7 @@ def _tabled(source: Any, asked: _Asked, dt: float | None) -> tuple[Table, float 
     return from_frame(frame)._replace(where=lambda row: f"row {row - first[row]} of trajectory {owner[row]}"), dt
 
 
-def _array_names(width: int, asked: _Asked) -> list[str]:
+def _array_names(width: int, asked: NamedColumns) -> list[str]:
     count = width - len(asked.inputs)
     positions = [f"q{i + 1}" for i in range(count)] if asked.positions is None else asked.positions
     if len(positions) != count or count < 1:
@@ -189,117 +170,6 @@ def _array_names(width: int, asked: _Asked) -> list[str]:
             f"{counted(len(asked.inputs), 'input')} were named: name them all, positions first"
         )
     return [*map(base, positions), *asked.inputs]
-
-
-class _Coordinate(NamedTuple):
-    heading: str
-    name: str
-    circle: bool
-    unit: str
-
-
-class Chosen(NamedTuple):
-    """Headings of the table, by what they hold."""
-
-    time: str | None
-    trajectory: str | None
-    coordinates: list[_Coordinate]
-    inputs: list[str]
-
-    @property
-    def measured(self) -> list[str]:
-        return [*(c.heading for c in self.coordinates), *self.inputs]
-
-    @property
-    def manifold(self) -> Manifold:
-        return Manifold(tuple(c.name for c in self.coordinates), tuple(c.circle for c in self.coordinates))
-
-    @property
-    def units(self) -> Units:
-        return Units(self.manifold, tuple(c.unit for c in self.coordinates))
-
-
-def choose(
-    table: Table,
-    time: str | None,
-    positions: str | Sequence[str] | None,
-    inputs: str | Sequence[str],
-    trajectory: str | None,
-    dt: float | None,
-    notes: list[str],
-) -> Chosen:
-    """The columns of a table by what they hold, named as for :func:`read`."""
-    _check_dt(dt)
-    asked = _Asked(time, None if positions is None else _listed(positions), _listed(inputs), trajectory)
-    return _chosen(table, asked, dt, notes)
-
-
-def largest(chosen: Chosen) -> dict[str, float]:
-    """The largest magnitude that can be computed with, of each column that holds numbers."""
-    limits = {c.heading: LARGEST_ANGLE if c.circle else LARGEST for c in chosen.coordinates}
-    return limits | dict.fromkeys([*chosen.inputs, *filter(None, [chosen.time])], LARGEST)
-
-
-def _chosen(table: Table, asked: _Asked, dt: float | None, notes: list[str]) -> Chosen:
-    if asked.time is not None and dt is not None:
-        raise InputError(f"time='{asked.time}' and dt={dt:g} were both given: give one of them")
-    extra = beside_positions(table.headings)
-    inputs = [table.find(name) for name in asked.inputs] or extra["u"]
-    positions = None if asked.positions is None else [_coordinate(table, spec) for spec in asked.positions]
-    taken = {*inputs, *(c.heading for c in positions or ())}
-    trajectory = _found(table, asked.trajectory, ("trajectory",), taken)
-    time = _found(table, asked.time, ("t", "time"), taken)
-    if time is None and dt is None:
-        raise InputError(
-            f"no column 't' or 'time' among {', '.join(table.headings)}: name it with time=… (--time), or "
-            "give the step by dt=… (--dt)"
-        )
-    if positions is None:
-        others = {*inputs, *extra["p"], *extra["v"], trajectory, time}
-        left = [heading for heading in table.headings if heading not in others]
-        positions = [_coordinate(table, heading) for heading in left if _holds_numbers(table, heading, notes)]
-    if time is not None and dt is not None:
-        notes.append(f"column '{time}' left out: the step was given, {dt:g}")
-    if not positions:
-        raise InputError(f"no column of positions among {', '.join(table.headings)}: name some with positions=…")
-    chosen = Chosen(time if dt is None else None, trajectory, positions, inputs)
-    _refuse_overlap([*chosen.measured, *filter(None, (time, trajectory))])
-    return chosen
-
-
-def _found(table: Table, name: str | None, habits: Sequence[str], taken: set[str]) -> str | None:
-    if name is not None:
-        return table.find(name)
-    free = {heading.lower(): heading for heading in reversed(table.headings) if heading not in taken}
-    return next((free[habit] for habit in habits if habit in free), None)
-
-
-def _coordinate(table: Table, spec: str) -> _Coordinate:
-    """A column by its name and kind; marks that are left out are those of its heading."""
-    heading = table.find(base(spec))
-    marks, stated = ([part.strip() for part in text.split(":")[1:]] for text in (spec, heading))
-    marks = stated if stated[: len(marks)] == marks else marks
-    name, kind, unit = base(spec), *(*marks, "", "")[:2]
-    is_turn, is_angle = unit in ("rad", "deg"), kind == "angle"
-    if len(marks) > 2 or kind not in ("", "line", "angle") or (unit and is_turn != is_angle):
-        raise InputError(
-            f"position '{spec}': write '{name}', '{name}:line:UNIT', '{name}:angle' (in radians) or '{name}:angle:deg'"
-        )
-    return _Coordinate(heading, name, kind == "angle", unit or ("rad" if kind == "angle" else ""))
-
-
-def _holds_numbers(table: Table, heading: str, notes: list[str]) -> bool:
-    """Whether a column that was not named holds numbers; if some of its cells do, all must."""
-    values, wrong = as_numbers(table.frame[heading])
-    if np.isnan(values).all():
-        notes.append(f"column '{heading}' {'holds text' if wrong.any() else 'is empty'}: left out")
-    return not np.isnan(values).all()
-
-
-def _refuse_overlap(headings: Sequence[str]) -> None:
-    twice = sorted({heading for heading in headings if headings.count(heading) > 1})
-    if twice:
-        raise InputError(f"column '{twice[0]}' was named twice: it can be one of position, input, time or trajectory")
 
 
 class _Rows(NamedTuple):
@@ -311,11 +181,11 @@ class _Rows(NamedTuple):
     row: Int[np.ndarray, " rows"]
 
 
-def _recorded(table: Table, dt: float | None, asked: _Asked, missing: str) -> Recording:
+def _recorded(table: Table, dt: float | None, asked: NamedColumns, missing: str) -> Recording:
     notes = list(table.notes)
     if not len(table.frame):
         raise InputError("the table has no rows")
-    chosen = _chosen(table, asked, dt, notes)
+    chosen = choose_columns(table, asked, dt, notes)
     manifold = chosen.manifold
     code, labels = _trajectories(table, chosen.trajectory)
     limits = largest(chosen)

@@ -5,12 +5,14 @@
 Three choices compose a :class:`Transition`. The *core* Φ_H: an explicit splitting (a palindromic list of kick and drift
 coefficients: leapfrog, or fourth order by triple jump), implicit midpoint for M(q), or Cayley–Neumann. The *damping
 half-step* Φ_D: explicit as in the paper, implicit, or exact; the last two never raise the energy at any step size, and
-the last is of second order also for friction.
+the last is of second order also for friction. Friction that holds
+(:class:`~phast.components.damping.Stiction`) is resolved in the step itself (:mod:`phast.dynamics.stiction`).
 The *timestep*: given or learned, shared or one per substep. A constant input force G u joins the kicks of the core.
 
 :class:`RungeKutta` is the other kind of transition: it keeps no structure, but at small steps it is the most accurate.
 """
 
+import dataclasses
 from abc import abstractmethod
 
 import equinox as eqx
@@ -19,7 +21,7 @@ import jax.numpy as jnp
 import optimistix as optx
 from jaxtyping import Array, Float
 
-from phast.components.damping import depends_on_velocity
+from phast.components.damping import Stiction, depends_on_velocity
 from phast.components.lowrank import (
     AbstractOperator,
     DiagonalPlusLowRank,
@@ -31,6 +33,7 @@ from phast.components.lowrank import (
 from phast.components.parameter import Coefficient, value_of
 from phast.components.potential import gradient
 from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.dynamics.stiction import parted, sticking_step
 
 State = tuple[Float[Array, " n"], Float[Array, " n"]]
 Scalar = Float[Array, ""] | float
@@ -356,9 +359,20 @@ class Transition(AbstractTransition):
                 "use ImplicitMidpoint() or CayleyNeumann() as the core"
             )
         force = 0.0 if u is None else system.input_force(u)
+        damping, holding = parted(system.damping)
+        if holding:
+            return self._sticking(dataclasses.replace(system, damping=damping), holding, q, p, force, stretch)
         for piece in self.timestep.pieces():
             dt = stretch * piece
             p = self.damping.step(system, q, p, 0.5 * dt)
             q, p = self.core.step(system, q, p, force, dt)
             p = self.damping.step(system, q, p, 0.5 * dt)
         return q, p
+
+    def _sticking(self, system: PortHamiltonian, holding: tuple[Stiction, ...], q, p, force, stretch: Scalar) -> State:
+        def substep(state, dt):
+            step = lambda q, p, h: self.damping.step(system, q, p, h)  # noqa: E731
+            return sticking_step(step, self.core, system, holding, *state, force, dt), None
+
+        pieces = stretch * jnp.stack([jnp.asarray(piece, q.dtype) for piece in self.timestep.pieces()])
+        return jax.lax.scan(substep, (q, p), pieces)[0]

@@ -18,12 +18,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from phast.components.lowrank import solve_pentadiagonal, solve_spd
+from phast.components.lowrank import solve_spd
 from phast.data.manifold import Manifold
 from phast.dynamics.hamiltonian import AbstractEnergetic
 from phast.dynamics.integrators import DiscreteGradient, ImplicitMidpoint, Transition, leapfrog
 from phast.estimation.forecaster import AbstractFilter, AbstractIdentifiable, Core, Filtered
-from phast.estimation.inputs import Held, Inputs, Past, nothing_held, steps_of
+from phast.estimation.inputs import Inputs, Past, nothing_held, steps_of
+from phast.estimation.smoother import smoothed_ends, smoothed_path, unwrapped_path
 
 ITERATIONS = 8
 _WEAK_PRIOR = 1e-7  # of what one more sample would tell: it decides only where positions say nothing
@@ -42,68 +43,6 @@ class StateEstimate(NamedTuple):
     covariance: Float[Array, "twice_n twice_n"]
     rms: Float[Array, ""]
     fell_back: Bool[Array, ""]
-
-
-# --- the smoother's guess --------------------------------------------------------------------------------------------
-
-
-def smooth_map(
-    y: Float[Array, "K n"],
-    weights: Float[Array, " K"],
-    dt: float,
-    stretch: Float[Array, " steps"] | None = None,
-    *,
-    stiffness: float = 1e-3,
-) -> tuple[Float[Array, "K n"], Float[Array, "K n"]]:
-    """MAP smoothing under nearly constant velocity: (positions, velocities) at every sample.
-
-    Minimises Σ w (q - y)² + stiffness · Σ (second differences)², divided ones over steps of ``stretch`` times dt;
-    samples of weight zero are filled in.
-    """
-    count = y.shape[0]
-    steps = jnp.ones(count - 1, y.dtype) if stretch is None else stretch
-    if count < 3:
-        slope = (y[-1:] - y[:1]) / (dt * (jnp.sum(steps) if count > 1 else 1.0))
-        return y, jnp.broadcast_to(slope, y.shape)
-    usual = jnp.mean(steps)
-    rate = jnp.diff(jnp.eye(count, dtype=y.dtype), axis=0) * (usual / steps)[:, None]
-    bend = jnp.diff(rate, axis=0) * (2.0 * usual / (steps[1:] + steps[:-1]))[:, None]
-    smooth = solve_pentadiagonal(jnp.diag(weights) + stiffness * bend.T @ bend, weights[:, None] * y)
-    return smooth, _slopes(smooth, dt * steps[:, None])
-
-
-def _slopes(x: Float[Array, "K n"], steps: Float[Array, "before 1"]) -> Float[Array, "K n"]:
-    """Second-order derivatives on the samples, one-sided at the ends."""
-    rate, left, right = jnp.diff(x, axis=0) / steps, steps[:-1], steps[1:]
-    share, bend = left / (left + right), jnp.diff(rate, axis=0)
-    inner = rate[:-1] + share * bend
-    first, last = rate[0] - share[0] * bend[0], rate[-1] + (1.0 - share[-1]) * bend[-1]
-    return jnp.concatenate([first[None], inner, last[None]])
-
-
-def smoothed_ends(
-    core: Core,
-    manifold: Manifold,
-    dt: float,
-    y: Float[Array, "K n"],
-    weights: Float[Array, " K"],
-    u: Past = None,
-) -> list[Float[Array, " twice_n"]]:
-    """The smoother's states (q, p) at the first and at the last sample."""
-    states = _smoothed(core, manifold, dt, y, weights, u)
-    return [states[0], states[-1]]
-
-
-def _smoothed(core: Core, manifold: Manifold, dt: float, y, weights, u: Past) -> Float[Array, "K twice_n"]:
-    """The smoother's states at every sample."""
-    stretch = u.stretch if isinstance(u, Held) else None
-    smooth, slopes = smooth_map(unwrapped(manifold, y), weights, dt, stretch)
-    return jnp.concatenate([smooth, jax.vmap(core.system.momentum)(smooth, slopes)], axis=1)
-
-
-def unwrapped(manifold: Manifold, y: Float[Array, "K n"]) -> Float[Array, "K n"]:
-    """The same positions without 2π jumps in the angles."""
-    return y[:1] + jnp.concatenate([jnp.zeros_like(y[:1]), jnp.cumsum(manifold.difference(y[1:], y[:-1]), 0)])
 
 
 # --- the fit ---------------------------------------------------------------------------------------------------------
@@ -269,7 +208,7 @@ def estimate_state(
 
 def _unexplained(manifold: Manifold, y, weights, present, fit: Explained, noise: float) -> Bool[Array, ""]:
     """Whether the model explains a window worse than standing still would, and worse than noise may make it look."""
-    seen = unwrapped(manifold, y)
+    seen = unwrapped_path(manifold, y)
     still = jnp.sum(weights * (seen - jnp.average(seen, axis=0, weights=present)) ** 2)
     count = jnp.sum(present) * y.shape[1]
     likely = noise**2 * (count + _UNLIKELY * jnp.sqrt(2.0 * count))
@@ -375,7 +314,7 @@ class MovingHorizonFilter(AbstractFilter):
         fit = jax.tree.map(lambda new, old: jnp.where(after.cost < before.cost, new, old), after, before)
         covariance = _covariance(fit, here, typical, n * (here + 1.0))
         lost = _unexplained(self.manifold, y, weights, present, fit, typical)
-        smoothed = _smoothed(observer, self.manifold, self.dt, y, present, seen.held)
+        smoothed = smoothed_path(observer, self.manifold, self.dt, y, present, seen.held)
         return jnp.where(lost, smoothed, fit.path), covariance
 
 

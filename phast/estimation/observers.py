@@ -10,11 +10,13 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from phast.components.network import silu
 from phast.data.manifold import Manifold
 from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.errors import InputError
 
 
 class AbstractObserver(eqx.Module):
@@ -47,6 +49,52 @@ class FiniteDifference(AbstractObserver):
 
     def update(self, cache, q, dt):
         return q, self.manifold.difference(q, cache) / dt
+
+
+class FixedLagSmoother(AbstractObserver):
+    """MAP smoothing over the last samples under nearly constant velocity, then a backward difference at their end.
+
+    Minimises Σ (q - y)²/σ² + Σ (second differences)²/(dt⁴ σ_a²) (the paper's section on control). Its solution is
+    linear in the samples, so the quadratic problem is solved once for each number of samples. A velocity then is a
+    weighted sum of their finite differences: row k of ``weights`` is for k + 1 differences, the newest first.
+    """
+
+    manifold: Manifold
+    weights: Float[np.ndarray, "steps steps"] = eqx.field(converter=np.asarray)
+
+    @classmethod
+    def create(cls, manifold: Manifold, dt: float, *, window: int, noise: float, acceleration: float = 10.0):
+        """For a ``window`` of samples, the standard deviation ``noise`` of a position, and that of accelerations."""
+        if window < 2 or not (dt > 0.0 and noise >= 0.0 and acceleration > 0.0):
+            raise InputError(f"a smoother needs 2 samples or more, noise ≥ 0 and accelerations > 0: got {window}")
+        stiffness = (noise / (acceleration * dt**2)) ** 2
+        rows = [_last_slope(count, stiffness) for count in range(2, window + 1)]
+        return cls(manifold, np.stack([np.pad(row, (0, window - 1 - len(row))) for row in rows]))
+
+    def velocities(self, q, dt):
+        def body(cache, sample):
+            return self.update(cache, sample, dt)
+
+        cache, first = self.start(q[0])
+        return jnp.concatenate([first[None], jax.lax.scan(body, cache, q[1:])[1]])
+
+    def start(self, q):
+        return (q, jnp.zeros((len(self.weights), *q.shape), q.dtype), jnp.asarray(0)), jnp.zeros_like(q)
+
+    def update(self, cache, q, dt):
+        previous, differences, count = cache
+        newest = self.manifold.difference(q, previous) / dt
+        differences = jnp.concatenate([newest[None], differences[:-1]])
+        row = jnp.asarray(self.weights, q.dtype)[jnp.minimum(count, len(self.weights) - 1)]
+        return (q, differences, count + 1), row @ differences
+
+
+def _last_slope(count: int, stiffness: float) -> Float[np.ndarray, " steps"]:
+    """What each finite difference of ``count`` samples, the newest first, weighs in the smoothed last one."""
+    bend = np.diff(np.eye(count), n=2, axis=0)
+    smooth = np.linalg.inv(np.eye(count) + stiffness * bend.T @ bend)
+    from_positions = smooth[-1] - smooth[-2]
+    return np.cumsum(from_positions[::-1])[:-1]
 
 
 class CausalConvolution(eqx.Module):
@@ -92,12 +140,13 @@ class ConvolutionalObserver(AbstractObserver):
 
     Two convolutions of three taps read (q, fd) with angles wrapped; a linear head makes the correction. The head starts
     at zero, so that training begins from the finite difference itself, unless ``random_head`` is asked for.
-    225 n + 3136 parameters.
+    225 n + 3136 parameters. A noise-conditioned one also reads ``noise``, the size of the noise in a finite difference.
     """
 
     manifold: Manifold
     layers: tuple[CausalConvolution, ...]
     head: CausalConvolution
+    noise: Float[Array, ""] | float | None = None
 
     @classmethod
     def create(
@@ -108,21 +157,23 @@ class ConvolutionalObserver(AbstractObserver):
         taps: int = 3,
         dilations: tuple[int, ...] = (1, 2),
         random_head: bool = False,
+        noise: float | None = None,
         key: PRNGKeyArray,
     ) -> "ConvolutionalObserver":
         keys = jax.random.split(key, len(dilations) + random_head)
-        widths = (2 * manifold.size, *[width] * len(dilations))
+        widths = (2 * manifold.size + (noise is not None), *[width] * len(dilations))
         layers = tuple(
             CausalConvolution.create(taps, widths[i], widths[i + 1], dilation=d, key=keys[i])
             for i, d in enumerate(dilations)
         )
         if random_head:
-            return cls(manifold, layers, CausalConvolution.create(1, width, manifold.size, key=keys[-1]))
-        return cls(manifold, layers, CausalConvolution(jnp.zeros((1, width, manifold.size)), jnp.zeros(manifold.size)))
+            return cls(manifold, layers, CausalConvolution.create(1, width, manifold.size, key=keys[-1]), noise)
+        head = CausalConvolution(jnp.zeros((1, width, manifold.size)), jnp.zeros(manifold.size))
+        return cls(manifold, layers, head, noise)
 
     def velocities(self, q, dt):
         rough = FiniteDifference(self.manifold).velocities(q, dt)
-        x = jnp.concatenate([self.manifold.wrap(q), rough], axis=-1)
+        x = self._features(q, rough)
         for layer in self.layers:
             x = silu(layer(x))
         return rough + self.head(x)
@@ -135,13 +186,17 @@ class ConvolutionalObserver(AbstractObserver):
         return self._correct(q, self.manifold.difference(q, previous) / dt, tails)
 
     def _correct(self, q, rough, tails):
-        x = jnp.concatenate([self.manifold.wrap(q), rough])
+        x = self._features(q, rough)
         new_tails = []
         for layer, tail in zip(self.layers, tails, strict=True):
             tail, x = layer.update(tail, x)
             new_tails.append(tail)
             x = silu(x)
         return (q, tuple(new_tails)), rough + self.head(x[None])[0]
+
+    def _features(self, q: Float[Array, "*T n"], rough: Float[Array, "*T n"]) -> Float[Array, "*T inputs"]:
+        told = [] if self.noise is None else [jnp.broadcast_to(jnp.asarray(self.noise, q.dtype), (*q.shape[:-1], 1))]
+        return jnp.concatenate([self.manifold.wrap(q), rough, *told], axis=-1)
 
 
 # --- canonicalizers --------------------------------------------------------------------------------------------------

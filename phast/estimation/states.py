@@ -70,7 +70,8 @@ def warn_of_fallbacks(model: ModelAware, contexts: Any, past: Any) -> None:
         more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
         which = "the context" if len(contexts) == 1 else f"context {lost[0]}{more}"
         warnings.warn(
-            f"the model cannot explain {which} (constant, or with a jump?): forecast from a smoothed state instead",
+            f"the model cannot explain {which} (constant, with a jump, or in other units?): forecast from a smoothed "
+            "state instead",
             RuntimeWarning,
             stacklevel=3,
         )

@@ -6,10 +6,7 @@ The header describes the tree of Equinox modules by class name and fields; loadi
 
 import dataclasses
 import importlib
-import io
-import json
 import os
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,16 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from phast.data.files import write_atomically
 from phast.data.manifold import Manifold
 from phast.errors import InputError
-
-FORMAT = "phast-model"
-VERSION = 2
+from phast.fitting.archives import FORMAT, VERSION, first_line, has_float64, read_archive, write_archive
 
 
 def save(model: eqx.Module, path: str | os.PathLike, /, **about: Any) -> Path:
-    """Write ``model`` to ``path``. Keyword arguments that JSON can hold travel along (see :func:`describe`)."""
+    """Write ``model`` to ``path``. Keyword arguments that JSON can hold travel along, for ``describe`` to read."""
     arrays: list[np.ndarray] = []
     header = {"format": FORMAT, "version": VERSION, "about": about, "model": _encode(model, arrays)}
     return write_archive(path, header, arrays)
@@ -36,7 +30,7 @@ def save(model: eqx.Module, path: str | os.PathLike, /, **about: Any) -> Path:
 
 def load(path: str | os.PathLike, *, classes: Iterable[type] = ()) -> Any:
     """The model in ``path``. Name your own component classes in ``classes`` if it is composed of any."""
-    header, arrays = read_archive(path, FORMAT, VERSION)
+    header, arrays = read_matching(path, FORMAT, VERSION)
     try:
         model = _decode(header["model"], arrays, {_name_of(cls): cls for cls in classes})
         if not isinstance(model, eqx.Module):
@@ -44,18 +38,16 @@ def load(path: str | os.PathLike, *, classes: Iterable[type] = ()) -> Any:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except Exception as error:  # whatever a damaged or foreign file makes of it
-        raise InputError(f"{path}: the model inside is damaged ({_first_line(error)}): save it again") from error
+        raise InputError(f"{path}: the model inside is damaged ({first_line(error)}): save it again") from error
     return model
 
 
-def needs_float64(path: str | os.PathLike) -> bool:
-    """Whether the model in ``path`` was computed in double precision."""
-    return any(array.dtype == np.float64 for array in _read(path, FORMAT, VERSION, arrays=True)[1])
-
-
-def describe(path: str | os.PathLike) -> dict[str, Any]:
-    """The description that :func:`save` stored with the model."""
-    return read_archive(path, FORMAT, VERSION, arrays=False)[0]["about"]
+def read_matching(path: str | os.PathLike, expected: str, version: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Header and arrays; refused where they are more precise than JAX now computes."""
+    header, arrays = read_archive(path, expected, version)
+    if has_float64(arrays) and not jax.config.read("jax_enable_x64"):
+        raise InputError(f"{path}: holds float64 numbers: read it in double precision, as phast.load does")
+    return header, arrays
 
 
 # --- the tree of modules as JSON -------------------------------------------------------------------------------------
@@ -115,62 +107,3 @@ def _class_of(name: str) -> type:
             f"the file holds a component '{name}' that is not part of PHAST: load(path, classes=[…]) names it"
         )
     return cls
-
-
-# --- archives --------------------------------------------------------------------------------------------------------
-
-
-def write_archive(path: str | os.PathLike, header: dict[str, Any], arrays: Iterable[np.ndarray]) -> Path:
-    """Header and arrays into one zip, complete or not at all."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        count = 0
-        for array in arrays:
-            entry = io.BytesIO()
-            np.lib.format.write_array(entry, np.asarray(array), allow_pickle=False)
-            archive.writestr(f"{count}.npy", entry.getvalue())
-            count += 1
-        archive.writestr("header.json", json.dumps({**header, "arrays": count}))
-    return write_atomically(path, buffer.getvalue())
-
-
-def read_archive(
-    path: str | os.PathLike, expected: str, version: int, *, arrays: bool = True
-) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Header and arrays of a file that :func:`write_archive` wrote, or one clear error."""
-    header, leaves = _read(path, expected, version, arrays=arrays)
-    if any(a.dtype == np.float64 for a in leaves) and not jax.config.jax_enable_x64:
-        raise InputError(f"{path}: holds float64 numbers: read it in double precision, as phast.load does")
-    return header, leaves
-
-
-def _read(path: str | os.PathLike, expected: str, version: int, *, arrays: bool):
-    try:
-        with zipfile.ZipFile(path) as archive:
-            header = json.loads(archive.read("header.json"))
-            if not isinstance(header, dict) or header.get("format") != expected:
-                raise InputError(f"{path}: a zip file, but not a {expected} file")
-            if header["version"] < version:
-                raise InputError(f"{path}: written by an older PHAST (format {header['version']}): fit it again")
-            if header["version"] > version:
-                raise InputError(
-                    f"{path}: written by a newer PHAST (format {header['version']}): upgrade phast to read it"
-                )
-            leaves = [_read_array(archive, i) for i in range(header["arrays"])] if arrays else []
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise InputError(f"{path}: a folder, not a {expected} file") from None
-    except InputError:
-        raise
-    except Exception as error:  # zlib, zipfile, numpy and json each have their own, and none for all
-        raise InputError(f"{path}: not a readable {expected} file ({_first_line(error)})") from error
-    return header, leaves
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
-def _read_array(archive: zipfile.ZipFile, index: int) -> np.ndarray:
-    return np.lib.format.read_array(io.BytesIO(archive.read(f"{index}.npy")), allow_pickle=False)

@@ -10,6 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
+from phast.components.damping import FrictionField, PSDDamping, SplineDamping
 from phast.components.parameter import AbstractLearned, Positive
 from phast.dynamics.hamiltonian import AbstractEnergetic
 from phast.errors import InputError
@@ -77,6 +78,31 @@ def at_floor(system: AbstractEnergetic) -> Bool[np.ndarray, " k"]:
     """Which trainable numbers stand at their lower bound: positive coefficients that the data would rather have below
     zero."""
     return np.asarray(coefficients_of(system)[0] <= lower_bounds(system))
+
+
+def through_softplus(system: AbstractEnergetic) -> Bool[np.ndarray, " k"]:
+    """Which trained numbers become positive by softplus, which is flat far below zero: a step there means little.
+
+    Positive coefficients, entries of friction fields, and the diagonals of Cholesky factors.
+    """
+    marks = [np.broadcast_to(_made_positive(system, path, leaf), _shape(leaf)) for path, leaf in trained_leaves(system)]
+    return np.concatenate([mark.reshape(-1) for mark in marks])
+
+
+def _made_positive(system: AbstractEnergetic, path: tuple, leaf: AbstractLearned | Array) -> Bool[np.ndarray, "..."]:
+    node: Any = system
+    for key in path[:-1]:
+        node = getattr(node, key.name) if hasattr(key, "name") else node[key.idx]
+    if isinstance(leaf, Positive) or isinstance(node, FrictionField):
+        return np.array(True)
+    if not isinstance(node, SplineDamping | PSDDamping):
+        return np.array(False)
+    count = _shape(leaf)[-1]  # n (n + 1) / 2 of a factor, the diagonal first
+    return np.arange(count) < round((np.sqrt(8 * count + 1) - 1) / 2)
+
+
+def _shape(leaf: AbstractLearned | Array) -> tuple[int, ...]:
+    return jax.tree.leaves(leaf)[0].shape
 
 
 def trained_leaves(system: AbstractEnergetic) -> list[tuple[tuple, AbstractLearned | Array]]:

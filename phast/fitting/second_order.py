@@ -30,10 +30,12 @@ from phast.dynamics.integrators import (
     Transition,
     leapfrog,
 )
+from phast.dynamics.stiction import parted
 from phast.errors import InputError, counted
 from phast.estimation.forecaster import Core
 from phast.estimation.inputs import held_over
-from phast.estimation.moving_horizon import ModelAware, Noise, smoothed_ends
+from phast.estimation.moving_horizon import ModelAware, Noise
+from phast.estimation.smoother import smoothed_ends
 from phast.fitting.matching import match
 from phast.fitting.method import AbstractMethod
 from phast.fitting.preprocess import Preprocessed
@@ -163,6 +165,8 @@ def sharpest(
         return RungeKutta(Timestep(dt, 2 * SUBSTEPS[-1]))
     core = leapfrog() if system.separable else ImplicitMidpoint()
     strang = Transition(core, ExactDamping(), Timestep(dt, 2 * SUBSTEPS[-1]))
+    if parted(system.damping)[1]:  # what holds is resolved in the step itself
+        return strang
     if depends_on_velocity(system.damping) and _decay_at_rest(system, windows) * dt / SUBSTEPS[-1] > _STABLE:
         return strang
     coarse = _final_positions(system, RungeKutta(Timestep(dt, SUBSTEPS[0])), windows)

@@ -163,7 +163,8 @@ class _Shooting:
             jacobian = jnp.concatenate([before[::substeps], last[None, :n]]) / each[:, None]
             jacobian = jacobian.reshape(-1, 2 * n + theta.size)
             r, by_x, by_theta = misfit(path, y), jacobian[:, : 2 * n], jacobian[:, 2 * n :]
-            scale = 1.0 / jnp.sqrt(jnp.sum(by_x**2, axis=0) + 1e-300)
+            felt = jnp.sum(by_x**2, axis=0)  # nothing, of the momentum of what is held all along
+            scale = jnp.where(felt > _NOTHING, 1.0 / jnp.sqrt(jnp.maximum(felt, _NOTHING)), 0.0)
             normal = (by_x * scale).T @ (by_x * scale)
             inverse = jnp.linalg.inv(normal + 1e-12 * jnp.eye(2 * n)) * jnp.outer(scale, scale)
             x_from_r, x_from_theta = inverse @ (by_x.T @ r), inverse @ (by_x.T @ by_theta)
@@ -204,6 +205,7 @@ class _Shooting:
         self.linearise, self.cost, self.explained = jax.jit(linearise), jax.jit(cost), jax.jit(explained)
 
 
+_NOTHING = 1e-200  # of squares
 _OUTLYING = 25.0  # times the median misfit: a window whose path went the other way over the top tells nothing
 
 

@@ -1,9 +1,12 @@
 """What to look for: potential, mass, damping and port, in words or as components.
 
-    potential   cosine · quadratic · chain · cosine:9.81 · cosine+quadratic
-    mass        1.0 · 1.0,0.5 · learned · links · joints
-    damping     viscous · coulomb · quadratic · free · none, joined by +
+    potential   cosine · quadratic · quartic · constant · coupled · chain · none, joined by +
+    mass        1.0 · 1.0,0.5 · learned · links · joints · joints+rotors · cartpole
+    damping     viscous · coulomb · quadratic · stiction · directional · coupled · free · none, joined by +
     port        identity · learned · 1,0;0,1
+
+A word with brackets is of combinations of coordinates, ``quadratic(x1-x2)``, ``viscous(x1-x2)``; a strength may be
+given, ``cosine:9.81``.
 
 Positions alone determine potential, mass and damping only up to a common factor. One anchor fixes it: known forces
 (inputs with a given port) or an exact potential (regime KNOWN, a component without learned coefficients); else the
@@ -15,35 +18,40 @@ as an angle.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 
-from phast.components.damping import AbstractDamping, ConstantDamping, Friction, SumDamping
-from phast.components.mass import AbstractMass, ConstantMass, JointedMass, LinkedMass
+from phast.components.damping import AbstractDamping
+from phast.components.mass import (
+    AbstractMass,
+    ConstantMass,
+    GearedMass,
+    JointedMass,
+    LinkageMass,
+    LinkedMass,
+    RelativeMass,
+)
 from phast.components.parameter import Bounded, Positive, Real, parameter_count
-from phast.components.potential import AbstractPotential, ChainCosine, Cosine, Quadratic, Scaled, Some, Sum, gradient
+from phast.components.potential import AbstractPotential, Cosine, Quadratic, Sum, gradient
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Numbers, Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.errors import InputError, counted
-from phast.fitting.free_fields import free_damping, free_potential
+from phast.fitting.free_fields import free_potential
 from phast.fitting.preprocess import Preprocessed, Scales, typical
+from phast.fitting.terms import damping_of, of_strength, potential_of
 from phast.fitting.words import (
     MASSES,
     check_dampings,
     check_mass,
     check_port,
-    check_potential,
+    check_potentials,
     check_regime,
     masses_in,
     rows_in,
-    strength_in,
-    words_in,
 )
 
 Regime = Literal["known", "partial", "unknown"]
@@ -71,8 +79,8 @@ class Structure:
         for name, component in (("potential", AbstractPotential), ("damping", AbstractDamping)):
             if not isinstance(given := getattr(self, name), str | component | None):
                 raise InputError(f"{name}={given!r}: give words, or a component")
-        for word in words_in(self.potential) if isinstance(self.potential, str) else ():
-            check_potential(word)
+        if isinstance(self.potential, str):
+            check_potentials(self.potential)
         if isinstance(self.damping, str):
             check_dampings(self.damping)
         if not isinstance(self.mass, AbstractMass):
@@ -122,11 +130,11 @@ def compose(structure: Structure, preprocessed: Preprocessed) -> PortHamiltonian
     scales = scales._replace(mass=_level(mass, data))
     port = _unknown_port(data, scales) if rows == "learned" else rows
     template = _template(structure.potential, data, scales)
-    free = () if structure.inferred_regime == "known" else free_potential(data, structure.pairs, unit=scales.energy)
-    parts = (*template, *free)
+    bounded = structure.inferred_regime == "known" or structure.potential == "none"
+    parts = template if bounded else (*template, *free_potential(data, structure.pairs, unit=scales.energy))
     damping = structure.damping
     if not isinstance(damping, AbstractDamping):
-        damping = _damping(damping or "free", data, scales, mass)
+        damping = damping_of(damping or "free", data, scales, mass)
     return PortHamiltonian(parts[0] if len(parts) == 1 else Sum(parts), mass, damping, port)
 
 
@@ -142,53 +150,14 @@ def _template(
 ) -> tuple[AbstractPotential, ...]:
     if wanted is None:
         return ()
-    if isinstance(wanted, AbstractPotential):
-        return (wanted,)
-    return tuple(_potential(word, data, scales) for word in words_in(wanted))
+    return (wanted,) if isinstance(wanted, AbstractPotential) else potential_of(wanted, data, scales)
 
 
 def _given_template(text: str) -> AbstractPotential:
     kind, _, strength = text.partition(":")
     if kind not in ("cosine", "quadratic") or not strength:
         raise InputError(f"potential '{text}': give cosine:STRENGTH or quadratic:STRENGTH, or a component")
-    return _of_strength(Cosine if kind == "cosine" else Quadratic, strength, text)
-
-
-def _potential(text: str, data: Trajectories, scales: Scales) -> AbstractPotential:
-    kind, _, strength = text.partition(":")
-    manifold = data.manifold
-    angles = tuple(i for i, circle in enumerate(manifold.circles) if circle)
-    lines = tuple(i for i, circle in enumerate(manifold.circles) if not circle)
-    choices = {
-        "cosine": (Cosine, angles, scales.force),
-        "chain": (ChainCosine, angles, scales.force),
-        "quadratic": (Quadratic, lines or angles, scales.force / scales.position),
-    }
-    build, where, unit = choices[kind]
-    if not where:
-        raise InputError(f"potential '{kind}' is of angles: declare them, e.g. '{manifold.names[0]}:angle'")
-    found = _of_strength(build, strength, text) if strength else _uninformed(build, data, where, unit, scales)
-    return found if len(where) == manifold.size else Some(found, where)
-
-
-def _uninformed(
-    build: Callable, data: Trajectories, where: tuple[int, ...], unit: float, scales: Scales
-) -> AbstractPotential:
-    """Strengths and centres to be found, the latter from the middle of the motion."""
-    q, circles = data.q[..., list(where)], np.asarray(data.manifold.circles)[list(where)]
-    centre = _middle(np.cumsum(q, axis=2) if build is ChainCosine else q, circles)
-    scale = 1.0 if circles.all() else scales.position
-    return build(Positive.uninformed(len(where), unit=unit), Real.starting_at(centre, unit=scale))
-
-
-def _middle(q: Float[np.ndarray, "N T k"], circles: np.ndarray) -> Float[np.ndarray, " k"]:
-    """The mean position; of angles, the direction of the mean of their arrows."""
-    return np.where(circles, np.angle(np.mean(np.exp(1j * q), axis=(0, 1))), np.mean(q, axis=(0, 1)))
-
-
-def _of_strength(build: Callable, strength: str, text: str) -> AbstractPotential:
-    """A template of this strength, up to a factor to be found."""
-    return Scaled(build(strength_in(strength, text)), Positive.starting_at(1.0))
+    return of_strength(Cosine if kind == "cosine" else Quadratic, strength, kind)
 
 
 # --- masses ----------------------------------------------------------------------------------------------------------
@@ -208,7 +177,7 @@ def _unit_of_mass(structure: Structure, rows: Any, data: Trajectories, scales: S
 
 def _given_mass(text: str, n: int) -> ConstantMass:
     given = masses_in(text)
-    if len(given) not in (1, n) or min(given) <= 0.0:
+    if len(given) not in (1, n):
         raise InputError(f"mass '{text}': give one positive number, or {n}, or choose {', '.join(MASSES)}")
     return ConstantMass(given[0] if len(given) == 1 else given)
 
@@ -216,7 +185,7 @@ def _given_mass(text: str, n: int) -> ConstantMass:
 def _mass(text: str, data: Trajectories, unit: float | None) -> AbstractMass:
     """Without another anchor (``unit`` is None) the scale of M is open: its first entry is then one."""
     n = data.manifold.size
-    if text not in MASSES:
+    if text.replace(" ", "") not in MASSES:
         return _given_mass(text, n)
     if text == "learned":
         if unit is None:
@@ -225,35 +194,26 @@ def _mass(text: str, data: Trajectories, unit: float | None) -> AbstractMass:
                 "numbers (regime 'known'), or the mass"
             )
         return ConstantMass(Positive.uninformed(n, unit=unit))
-    if n != 2 or not all(data.manifold.circles):
-        raise InputError(f"mass '{text}' is that of two links: declare two angles")
-    build = LinkedMass if text == "links" else JointedMass
-    first = 1.0 if unit is None else Positive.uninformed(unit=unit)
-    return build(first, Positive.uninformed(unit=unit or 1.0), Bounded.uninformed())
+    word, circles = text.replace(" ", ""), data.manifold.circles
+    turning = sum(circles)
+    if word == "cartpole" and not (turning and n - turning == 1):
+        raise InputError("mass 'cartpole' is that of poles on a cart: declare one line, and an angle for each pole")
+    if word != "cartpole" and not (n > 1 and turning == n):
+        raise InputError(f"mass '{word}' is that of two links or more: declare an angle for each")
+    return _links(word, n, circles, 1.0 if unit is None else Positive.uninformed(unit=unit), unit or 1.0)
 
 
-# --- damping --------------------------------------------------------------------------------------------------------
-
-
-def _damping(text: str, data: Trajectories, scales: Scales, mass: AbstractMass) -> AbstractDamping:
-    terms = check_dampings(text)
-    if terms == ["none"]:
-        return ConstantDamping(0.0)
-    parts = (free_damping(data, unit=scales.damping),) if "free" in terms else ()
-    if set(terms) != {"free"}:
-        parts = (*parts, _law(terms, data.manifold.size, scales, isinstance(mass, LinkedMass)))
-    return parts[0] if len(parts) == 1 else SumDamping(parts)
-
-
-def _law(terms: list[str], n: int, scales: Scales, links: bool) -> Friction:
-    """Viscous, Coulomb and quadratic terms, at the joints where coordinates are absolute angles of links."""
-    units = {
-        "viscous": scales.damping,
-        "coulomb": scales.damping * scales.velocity,
-        "quadratic": scales.damping / scales.velocity,
-    }
-    found = {name: Positive.uninformed(n, unit=units[name]) if name in terms else 0.0 for name in units}
-    return Friction(**found, smoothing=0.02 * scales.velocity, joints=((1.0, 0.0), (-1.0, 1.0)) if links else None)
+def _links(
+    word: str, n: int, turning: tuple[bool, ...], first: float | Positive, unit: float
+) -> LinkedMass | JointedMass | LinkageMass | RelativeMass | GearedMass:
+    """Links in absolute or in joint angles, or on a cart, and the rotors that turn all but the first."""
+    if n == 2 and word != "cartpole":
+        build = LinkedMass if word == "links" else JointedMass
+        mass = build(first, Positive.uninformed(unit=unit), Bounded.uninformed())
+    else:
+        mass = LinkageMass(first, Positive.uninformed(n - 1, unit=unit), Bounded.uninformed(n * (n - 1) // 2), turning)
+        mass = RelativeMass(mass) if word.startswith("joints") else mass
+    return GearedMass(mass, Positive.uninformed(n - 1, unit=unit), tuple(range(1, n))) if "rotors" in word else mass
 
 
 # --- ports -----------------------------------------------------------------------------------------------------------

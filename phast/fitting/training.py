@@ -22,7 +22,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from phast.components.parameter import is_trained
 from phast.errors import FitError, InputError, Reason
-from phast.fitting.checkpoint import read_archive, write_archive
+from phast.fitting.archives import write_archive
+from phast.fitting.checkpoint import read_matching
 from phast.fitting.losses import AbstractLoss, Batch
 
 
@@ -192,7 +193,7 @@ def _store(path, state: _State, history: History, settings: Settings, key: PRNGK
 
 
 def _resume(path, like: _State, settings: Settings, key: PRNGKeyArray, run: str) -> tuple[_State, History]:
-    header, arrays = read_archive(path, _FORMAT, _VERSION)
+    header, arrays = read_matching(path, _FORMAT, _VERSION)
     leaves, tree = jax.tree.flatten(like)
     fits = [a.shape for a in arrays] == [leaf.shape for leaf in leaves]
     if header["settings"] != dataclasses.asdict(settings) or not fits or header["run"] != run:

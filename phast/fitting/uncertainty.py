@@ -15,13 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
+from scipy.special import expit
 
 from phast.data.trajectories import Trajectories
 from phast.errors import InputError
 from phast.estimation.forecaster import Core, shared_out
 from phast.estimation.inputs import held_over, steps_of, steps_within
 from phast.estimation.moving_horizon import ModelAware, balance, explain, step_down
-from phast.fitting.coefficients import coefficients_of
+from phast.fitting.coefficients import coefficients_of, through_softplus
 
 _INSIDE = 0.6827  # of normal errors, within one standard deviation
 _LONGEST, _WINDOWS = 100, 64  # of the forecasts by which a spread is judged
@@ -95,6 +96,25 @@ def _root(covariance: Float[Array, "k k"]) -> Float[Array, "k k"]:
     scale = jnp.sqrt(jnp.maximum(jnp.diag(covariance), jnp.finfo(covariance.dtype).tiny))
     values, vectors = jnp.linalg.eigh(covariance / jnp.outer(scale, scale))
     return scale[:, None] * vectors * jnp.sqrt(jnp.maximum(values, 0.0))
+
+
+def drawn(model: ModelAware, count: int, *, seed: int = 0) -> Float[np.ndarray, "count k"]:
+    """Coefficients of systems that the data of the fit leave possible, in the raveled order of the trained ones.
+
+    Normal, with the covariance of the fit, as wide as its forecasts err. What softplus makes positive is drawn by its
+    value, to first order, and is zero where that would be negative.
+    """
+    if model.evidence is None:
+        raise InputError("this model carries no evidence of its fit: fit it again to draw from its spread")
+    theta = np.asarray(coefficients_of(model.core.system)[0])
+    root = np.asarray(_root(jnp.asarray(model.evidence.covariance)))
+    steps = model.evidence.inflation * np.random.default_rng(seed).normal(size=(count, theta.size)) @ root.T
+    value = np.maximum(np.logaddexp(0.0, theta) + expit(theta) * steps, _ZERO)
+    positive = value + np.log(-np.expm1(-value))
+    return np.where(through_softplus(model.core.system), positive, theta + steps)
+
+
+_ZERO = 2e-9  # units of a positive coefficient: none
 
 
 def calibrated(model: ModelAware, data: Trajectories, *, seed: int = 0) -> ModelAware:

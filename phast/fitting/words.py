@@ -1,33 +1,93 @@
 """The words of a structure, checked before anything heavy is loaded."""
 
+import re
 from difflib import get_close_matches
+from typing import NamedTuple
 
 import numpy as np
 
 from phast.errors import InputError
 
 REGIMES = ("known", "partial", "unknown")
-MASSES = ("learned", "links", "joints")
-DAMPINGS = ("viscous", "coulomb", "quadratic", "free", "none")
-POTENTIALS = ("cosine", "quadratic", "chain")
+MASSES = ("learned", "links", "joints", "joints+rotors", "cartpole")
+DAMPINGS = ("viscous", "coulomb", "quadratic", "stiction", "directional", "coupled", "free", "none")
+POTENTIALS = ("cosine", "quadratic", "quartic", "constant", "coupled", "chain", "none")
 PORTS = ("identity", "learned")
+
+_OF_COMBINATIONS = ("cosine", "quadratic", "quartic", "constant", "viscous", "coulomb", "stiction")
+_WITH_STRENGTH = ("cosine", "quadratic", "chain")
+_TERM = re.compile(r"([^(:]*)(?:\(([^()]*)\))?(?::(.*))?")
+
+
+class Term(NamedTuple):
+    """One word: what kind, of which coordinates or their sums and differences, and how strong."""
+
+    kind: str
+    where: str | None = None
+    strength: str | None = None
 
 
 def words_in(text: str) -> list[str]:
-    return [word.strip() for word in text.split("+")]
+    """The words, joined by + outside of brackets."""
+    return [word.strip() for word in re.split(r"\+(?![^(]*\))", text)]
 
 
-def check_potential(word: str) -> None:
+def term_in(word: str) -> Term:
+    """``cosine``, ``cosine:9.81``, ``quadratic(x1-x2)``, taken apart."""
+    found = _TERM.fullmatch(word)
+    if found is None:
+        raise InputError(f"'{word}': write a word, or a word of some coordinates, as quadratic(x1-x2)")
+    kind, where, strength = found.groups()
+    return Term(kind.strip(), where, strength)
+
+
+def combinations_in(where: str, names: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
+    """``x1-x2, theta`` as rows over the coordinates."""
+    return tuple(_row(part.strip(), names) for part in where.split(","))
+
+
+def _row(text: str, names: tuple[str, ...]) -> tuple[float, ...]:
+    """A coordinate, or coordinates joined by + and -."""
+    known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    row, rest = dict.fromkeys(names, 0.0), text if text[:1] in ("+", "-") else f"+{text}"
+    while found := re.match(rf"\s*([+-])\s*({known})(?=\s*(?:[+-]|$))", rest):
+        row[found[2]] += 1.0 if found[1] == "+" else -1.0
+        rest = rest[found.end() :]
+    if rest.strip() or not any(row.values()):
+        raise InputError(f"'({text})': name coordinates, of {', '.join(names)}, joined by + and -")
+    return tuple(row.values())
+
+
+def check_potentials(text: str) -> list[Term]:
     """Refuse an unknown potential, and name the nearest one."""
-    kind, _, strength = word.partition(":")
-    if kind not in POTENTIALS:
-        near = get_close_matches(kind, POTENTIALS, n=1, cutoff=0.6)
+    terms = [check_potential(word) for word in words_in(text)]
+    if len(terms) > 1 and "none" in [term.kind for term in terms]:
+        raise InputError(f"potential '{text}': 'none' goes with no other term")
+    return terms
+
+
+def check_potential(word: str) -> Term:
+    """Refuse an unknown potential, and name the nearest one."""
+    term = term_in(word)
+    if term.kind not in POTENTIALS:
+        near = get_close_matches(term.kind, POTENTIALS, n=1, cutoff=0.6)
         hint = f" (did you mean '{near[0]}'?)" if near else ""
         raise InputError(
             f"unknown potential '{word}'{hint}: choose {', '.join(POTENTIALS)}, or a strength, 'cosine:9.8'"
         )
-    if strength:
-        strength_in(strength, word)
+    _check_where(term, word)
+    if term.strength is not None and term.kind not in _WITH_STRENGTH:
+        raise InputError(f"potential '{word}': only {', '.join(_WITH_STRENGTH)} take a strength")
+    if term.strength:
+        strength_in(term.strength, word)
+    return term
+
+
+def _check_where(term: Term, word: str) -> None:
+    if term.where is not None and term.kind not in _OF_COMBINATIONS:
+        raise InputError(f"'{word}': '{term.kind}' is of all coordinates; leave the brackets out")
+    if term.where is not None and not term.where.strip():
+        raise InputError(f"'{word}': name coordinates in the brackets, as {term.kind}(x1-x2)")
 
 
 def strength_in(strength: str, text: str) -> float:
@@ -37,15 +97,22 @@ def strength_in(strength: str, text: str) -> float:
     return strengths[0]
 
 
-def check_dampings(text: str) -> list[str]:
-    terms = words_in(text)
-    unknown = [word for word in terms if word not in DAMPINGS]
-    if unknown:
-        near = get_close_matches(unknown[0], DAMPINGS, n=1)
-        hint = f" (did you mean '{near[0]}'?)" if near else ""
-        raise InputError(f"unknown damping '{unknown[0]}'{hint}: choose of {', '.join(DAMPINGS)}, joined by +")
-    if len(terms) > 1 and "none" in terms:
+def check_dampings(text: str) -> list[Term]:
+    """Refuse an unknown damping, and words that do not go together."""
+    terms = [term_in(word) for word in words_in(text)]
+    kinds = [term.kind for term in terms]
+    for term, word in zip(terms, words_in(text), strict=True):
+        if term.kind not in DAMPINGS or term.strength is not None:
+            near = get_close_matches(term.kind, DAMPINGS, n=1)
+            hint = f" (did you mean '{near[0]}'?)" if near and near[0] != word else ""
+            raise InputError(f"unknown damping '{word}'{hint}: choose of {', '.join(DAMPINGS)}, joined by +")
+        _check_where(term, word)
+    if len(terms) > 1 and "none" in kinds:
         raise InputError(f"damping '{text}': 'none' goes with no other term")
+    if "directional" in kinds and not {"viscous", "coulomb", "quadratic"} & set(kinds):
+        raise InputError(f"damping '{text}': name what differs by direction, as coulomb+directional")
+    if {Term("stiction"), Term("coulomb")} <= set(terms):
+        raise InputError(f"damping '{text}': stiction is Coulomb friction that holds; leave coulomb out")
     return terms
 
 
@@ -61,12 +128,15 @@ def numbers_in(text: str, what: str) -> tuple[float, ...]:
 
 def check_mass(text: str) -> None:
     """Refuse what is neither a word for a mass nor numbers."""
-    if text not in MASSES:
+    if text.replace(" ", "") not in MASSES:
         masses_in(text)
 
 
 def masses_in(text: str) -> tuple[float, ...]:
-    return numbers_in(text, f"mass '{text}' (a number, one for each coordinate, or {', '.join(MASSES)})")
+    given = numbers_in(text, f"mass '{text}' (a number, one for each coordinate, or {', '.join(MASSES)})")
+    if min(given) <= 0.0:
+        raise InputError(f"mass '{text}': give positive numbers, or choose {', '.join(MASSES)}")
+    return given
 
 
 def check_port(text: str | None) -> None:
@@ -83,8 +153,8 @@ def rows_in(text: str) -> list[tuple[float, ...]]:
 
 def check(potential: str | None, mass: str, damping: str | None, regime: str | None) -> None:
     """Refuse unknown words of a structure, and a regime that lacks what it needs."""
-    for word in [] if potential is None else words_in(potential):
-        check_potential(word)
+    if potential is not None:
+        check_potentials(potential)
     if damping is not None:
         check_dampings(damping)
     check_mass(mass)

@@ -1,5 +1,6 @@
 """The modules that the commands use. ``__init__.py`` loads each on first use."""
 
+from . import casimir_table as casimir_table
 from . import catalogue as catalogue
 from . import drawings as drawings
 from . import executors as executors

@@ -1,10 +1,11 @@
-"""Every table of the paper as one entry, and our own beside them; names that are still to come are named too.
+"""Every table of the paper as one entry, and our own beside them.
 
 An entry says which runs it needs, nothing else: the numbers are in ``results/``, the published ones in
 ``published.toml``.
 """
 
 from phast.errors import InputError
+from phast.paper.casimir_table import CasimirTable, control_row
 from phast.paper.experiments import Experiment
 from phast.paper.gauge_table import GaugeTable, gauge_row
 from phast.paper.learned_control import LearnedControl
@@ -200,6 +201,122 @@ _WHY_GAUGE = GaugeTable(
     ),
 )
 
+
+def _free_of_models(noise: float) -> tuple[Row, ...]:
+    return (
+        control_row("oracle", "oracle", noise),
+        control_row("finite differences", "finite-difference", noise),
+        control_row("MAP smoother", "map-smoother", noise),
+    )
+
+
+def _ours(noise: float) -> tuple[Row, ...]:
+    return (
+        control_row("moving horizon (ours), V's form known", "moving-horizon", noise),
+        control_row("moving horizon (ours), V unknown", "moving-horizon", noise, form="unknown"),
+    )
+
+
+def _by_position(noise: float) -> tuple[Row, ...]:
+    """The oracle, and all that see positions alone; FD+TCN is trained on the range of noise up to 0.01."""
+    return (
+        *_free_of_models(noise),
+        control_row("FD+TCN", "fd-tcn", noise, low=0.0, high=0.01),
+        control_row("PHAST-trained observer", "phast-observer", noise),
+        *_ours(noise),
+    )
+
+
+_MODERATE, _HIGH = 0.01, 0.05
+_CONTROL = (
+    CasimirTable(
+        "casimir",
+        "Energy–Casimir control of the true pendulum, positions observed: means over 100 trials",
+        (*_by_position(0.0), *_by_position(_MODERATE)),
+    ),
+    CasimirTable(
+        "casimir-full-state",
+        "Energy–Casimir control with ∂Ĥ/∂p of a learned model, q and p observed",
+        tuple(
+            control_row(name, estimator, noise)
+            for noise in (0.0, _MODERATE)
+            for name, estimator in (("oracle", "oracle"), ("∂Ĥ/∂p of a learned model", "phast-output"))
+        ),
+    ),
+    CasimirTable(
+        "casimir-near-stable",
+        "Energy–Casimir control near its target, σ = 0.01: means over 20 trials",
+        _by_position(_MODERATE),
+        regime="near-stable",
+        metrics=("final_error", "effort", "velocity_error"),
+    ),
+    CasimirTable(
+        "casimir-noise-match",
+        "The noise that FD+TCN is trained with, σ = 0.01 in the loop, near the target",
+        (
+            control_row("FD+TCN trained at σ = 0 (mismatch)", "fd-tcn", _MODERATE, low=0.0, high=0.0),
+            control_row("FD+TCN trained at σ = 0.01 (matched)", "fd-tcn", _MODERATE, low=0.01, high=0.01),
+            control_row("FD+TCN trained on σ ~ U[0, 0.01]", "fd-tcn", _MODERATE, low=0.0, high=0.01),
+        ),
+        regime="near-stable",
+        metrics=("final_error", "effort", "velocity_error"),
+    ),
+    CasimirTable(
+        "casimir-stress",
+        "Energy–Casimir control at high noise, σ = 0.05: means over 100 trials",
+        (
+            *_free_of_models(_HIGH),
+            control_row(
+                "FD+TCN told σ, trained on σ ~ U[0, 0.05]", "fd-tcn", _HIGH, low=0.0, high=0.05, conditioned=True
+            ),
+            *_ours(_HIGH),
+        ),
+    ),
+)
+
+SUCCESS = CasimirTable(
+    "casimir-success",
+    "Success and effort by initial regime, σ = 0.05",
+    (
+        control_row("FD+TCN trained at σ = 0", "fd-tcn", _HIGH, low=0.0, high=0.0),
+        control_row("FD+TCN trained at σ = 0.05", "fd-tcn", _HIGH, low=0.05, high=0.05),
+        control_row("FD+TCN trained on σ ~ U[0, 0.05]", "fd-tcn", _HIGH, low=0.0, high=0.05),
+        control_row("the same, told σ", "fd-tcn", _HIGH, low=0.0, high=0.05, conditioned=True),
+        control_row("moving horizon (ours)", "moving-horizon", _HIGH),
+        control_row("oracle", "oracle", _HIGH),
+    ),
+)
+
+_WHY_CONTROL = (
+    CasimirTable(
+        "casimir-target",
+        "A target that is no natural equilibrium, q* = 1 rad",
+        (
+            control_row("oracle, the true V known", "oracle", _MODERATE, target=1.0),
+            control_row("moving horizon (ours), V learned, its form known", "moving-horizon", _MODERATE, target=1.0),
+            control_row("oracle, without V", "oracle", _MODERATE, target=1.0, holding=False),
+        ),
+    ),
+    CasimirTable(
+        "casimir-why",
+        "What a final error may mean; other windows, training noise and stiffness",
+        (
+            *_free_of_models(_MODERATE),
+            *(
+                control_row(f"MAP smoother, {window} samples", "map-smoother", noise, window=window)
+                for noise in (_MODERATE, _HIGH)
+                for window in (10, 40)
+            ),
+            control_row("oracle, k_c = 50", "oracle", _MODERATE, stiffness=50.0),
+            control_row("FD+TCN, 50 epochs", "fd-tcn", _MODERATE, low=0.0, high=0.01),
+            control_row("FD+TCN, 200 epochs", "fd-tcn", _MODERATE, low=0.0, high=0.01, epochs=200),
+            control_row("FD+TCN trained at σ = 0", "fd-tcn", 0.0, low=0.0, high=0.0),
+            control_row("FD+TCN trained on σ ~ U[0, 0.05]", "fd-tcn", _HIGH, low=0.0, high=0.05),
+        ),
+        metrics=("success", "final_error", "worst_error", "measured_error", "effort", "velocity_error"),
+    ),
+)
+
 _AS_IS, _SHORTER = ("paper", {}), ("paper-20", {})
 
 _OURS = (
@@ -315,16 +432,8 @@ _PEERS = Tools(
 )
 
 TABLES: dict[str, AbstractTable] = {
-    entry.name: entry for entry in (*_PAPER, _GAUGE, *_OURS, _WHY_GAUGE, _MEASURED, _LEARNED_CONTROL, _PEERS)
-}
-
-NOT_YET: dict[str, str] = {
-    "casimir": "Energy-Casimir control on the true pendulum, q-only sensing",
-    "casimir-full-state": "Energy-Casimir control with PHAST-based velocity, q and p observed",
-    "casimir-near-stable": "Near-stable regime at noise 0.01",
-    "casimir-noise-match": "Observer training noise against evaluation noise",
-    "casimir-stress": "High-noise stress test at 0.05",
-    "casimir-success": "Success rate by initial regime at noise 0.05 (figure)",
+    entry.name: entry
+    for entry in (*_PAPER, _GAUGE, *_CONTROL, *_OURS, _WHY_GAUGE, *_WHY_CONTROL, _MEASURED, _LEARNED_CONTROL, _PEERS)
 }
 
 

@@ -20,7 +20,7 @@ from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
 from phast.dynamics.systems import System
 from phast.estimation.forecaster import AbstractForecaster, AbstractIdentifiable, autoregressive, roll_out
-from phast.estimation.moving_horizon import unwrapped
+from phast.estimation.smoother import unwrapped_path
 from phast.paper.metrics import damping_diagonal
 from phast.report.page import rounded
 
@@ -91,4 +91,4 @@ def _damping_along(physics: PortHamiltonian, lines: Float[np.ndarray, "n points 
 
 def _continued(shown: Scene, paths: Float[Array, "N T n"]) -> Float[Array, "N T n"]:
     """The same paths, their angles without jumps."""
-    return jax.vmap(lambda path: unwrapped(shown.manifold, path))(paths)
+    return jax.vmap(lambda path: unwrapped_path(shown.manifold, path))(paths)

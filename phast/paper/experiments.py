@@ -33,6 +33,8 @@ from phast.estimation.forecaster import cores
 from phast.fitting.checkpoint import save
 from phast.fitting.losses import AbstractLoss, Batch, FullStateLoss, NextStepLoss, ResidualLoss, as_batch
 from phast.fitting.training import History, Settings, train, warm_up
+from phast.paper.casimir import EACH, judged
+from phast.paper.casimir_estimators import controller, estimator_builder, setting_for
 from phast.paper.compositions import SHARP, composition
 from phast.paper.gauge import gauge_builder, observed, recovered
 from phast.paper.metrics import evaluate, evaluate_full_state
@@ -235,6 +237,35 @@ class ResidualPreset(AbstractPreset):
         return {name: float(value) for name, value in recovered(model, truth, observed(test, truth)).items()}
 
 
+class CasimirPreset(AbstractPreset):
+    """Energy–Casimir control of the true system by a port estimator (section on control): the loop is what is judged.
+
+    The noise of an experiment is that of the loop's positions; observers are trained on clean data by ``settings``,
+    with what noise their own variation says.
+    """
+
+    settings: Settings
+    each: int = EACH  # trials of a regime
+    trajectories: int | None = None
+    needs_float64: bool = True
+    has_epochs: bool = False
+
+    def maker(self, model_name):
+        return estimator_builder(model_name)
+
+    def train(self, simulator, experiment, data, seeds, watch):
+        swings = benchmark_split(simulator)
+        swings = swings._replace(train=swings.train.subset(slice(0, self.trajectories)))
+        for seed in seeds:
+            begun = time.perf_counter()
+            setting = setting_for(simulator, experiment.noise, swings, self.settings, seed)
+            made = controller(experiment.model, setting, **dict(experiment.variation))
+            yield Trained(made, 0, 0.0, time.perf_counter() - begun)
+
+    def judge(self, model, test, truth, noise):
+        return judged(model, noise, self.each)
+
+
 def _descend(
     build: Callable[..., Any],
     loss: AbstractLoss,
@@ -278,14 +309,16 @@ PRESETS: dict[str, AbstractPreset] = {
     "full-state": FullStatePreset(Settings()),
     "gauge": ResidualPreset(Settings()),
     "gauge-800": ResidualPreset(Settings(), trajectories=50, window=10),  # as many steps as the paper's other runs have
+    "casimir": CasimirPreset(Settings()),
     "quick": GradientPreset(_QUICK, NextStepLoss(), trajectories=256),
     "sharp-quick": SharpPreset(trajectories=200),
     "full-state-quick": FullStatePreset(_QUICK, trajectories=256),
     "gauge-quick": ResidualPreset(_QUICK, trajectories=20),
     "gauge-800-quick": ResidualPreset(_QUICK, trajectories=20, window=10),
+    "casimir-quick": CasimirPreset(_QUICK, each=2, trajectories=64),
 }
 QUICK = {"paper": "quick", "paper-20": "quick"}
-QUICK |= {name: f"{name}-quick" for name in ("sharp", "full-state", "gauge", "gauge-800")}
+QUICK |= {name: f"{name}-quick" for name in ("sharp", "full-state", "gauge", "gauge-800", "casimir")}
 
 
 def preset(name: str) -> AbstractPreset:

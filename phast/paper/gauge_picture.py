@@ -38,7 +38,7 @@ ASSUMED = {
 }
 
 
-class Shown(NamedTuple):
+class PicturedModel(NamedTuple):
     """A model's mass, its forecast from the end of the context, and its force and damping along the angle."""
 
     mass: float
@@ -53,7 +53,7 @@ def heavy_pendulum() -> System:
     return dataclasses.replace(system("pendulum-windy"), name="heavy-pendulum", dynamics=truth)
 
 
-def same_motion(angles: Float[np.ndarray, " A"], on_stage: Callable[[str], None]) -> dict[str, Shown]:
+def same_motion(angles: Float[np.ndarray, " A"], on_stage: Callable[[str], None]) -> dict[str, PicturedModel]:
     """The truth, and what is learned under each assumption from the same noisy positions."""
     pendulum = heavy_pendulum()
     data = simulate(pendulum, 9, length=CONTEXT + HORIZON, seed=7)
@@ -68,15 +68,15 @@ def same_motion(angles: Float[np.ndarray, " A"], on_stage: Callable[[str], None]
     return found
 
 
-def _shown(physics: PortHamiltonian, path: Float[np.ndarray, " H"], angles: Float[np.ndarray, " A"]) -> Shown:
+def _shown(physics: PortHamiltonian, path: Float[np.ndarray, " H"], angles: Float[np.ndarray, " A"]) -> PicturedModel:
     q = jnp.asarray(angles)[:, None]
     force = jax.vmap(lambda x: gradient(physics.potential, x))(q)[:, 0]
     damping = jax.vmap(lambda x: damping_diagonal(physics, x))(q)[:, 0]
     mass = float(physics.mass.operator(q[0]).diagonal_part()[0])
-    return Shown(mass, path, np.asarray(force), np.asarray(damping))
+    return PicturedModel(mass, path, np.asarray(force), np.asarray(damping))
 
 
-def comparison(found: dict[str, Shown]) -> tuple[list[str], list[list[str]]]:
+def comparison(found: dict[str, PicturedModel]) -> tuple[list[str], list[list[str]]]:
     """Heading and rows: the mass, how far q(t) is off at most, and the median ratio of D to the true one."""
     truth = found["truth"]
     rows = [
@@ -94,7 +94,7 @@ def _ratio(damping: np.ndarray, truth: np.ndarray) -> float:
     return float(np.median(damping / truth))
 
 
-def gauge_figure(found: dict[str, Shown], angles: Float[np.ndarray, " A"]) -> Figure:
+def gauge_figure(found: dict[str, PicturedModel], angles: Float[np.ndarray, " A"]) -> Figure:
     """q(t), V'(θ) and D(θ) side by side: one motion, several fields, and which anchor gives the true ones."""
     drawn, axes = panels(1, 3, figsize=(12, 3.6), width_ratios=(1.4, 1, 1))
     for i, (name, shown) in enumerate(found.items()):

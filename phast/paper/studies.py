@@ -19,7 +19,8 @@ from phast.data.trajectories import Trajectories
 from phast.dynamics.integrators import RungeKutta, Timestep
 from phast.dynamics.systems import System
 from phast.estimation.forecaster import Core, roll_out, shared_out, takeover
-from phast.estimation.moving_horizon import ModelAware, estimate_state, smooth_map, unwrapped
+from phast.estimation.moving_horizon import ModelAware, estimate_state
+from phast.estimation.smoother import smooth_map, unwrapped_path
 from phast.paper.compositions import SHARP, composition
 from phast.paper.experiments import Experiment, Record, read_record, run_missing, write_record
 from phast.paper.protocol import Split, benchmark_split
@@ -43,7 +44,7 @@ def _first_difference(core: Core, data: Trajectories, y: Float[Array, "K n"]) ->
 
 def _five_points(core: Core, data: Trajectories, y: Float[Array, "K n"]) -> State:
     """The slope at the last sample of the quartic through the last five."""
-    path = unwrapped(data.manifold, y)[-5:]
+    path = unwrapped_path(data.manifold, y)[-5:]
     slope = jnp.tensordot(jnp.array([3.0, -16.0, 36.0, -48.0, 25.0]) / 12.0, path, axes=1) / data.dt
     return y[-1], core.system.momentum(y[-1], slope)
 
@@ -52,7 +53,7 @@ def _smoothed(stiffness: float) -> Callable[[Core, Trajectories, Array], State]:
     """The MAP smoother's state at the last sample."""
 
     def state(core, data, y):
-        q, v = smooth_map(unwrapped(data.manifold, y), jnp.ones(y.shape[0]), data.dt, stiffness=stiffness)
+        q, v = smooth_map(unwrapped_path(data.manifold, y), jnp.ones(y.shape[0]), data.dt, stiffness=stiffness)
         return q[-1], core.system.momentum(q[-1], v[-1])
 
     return state

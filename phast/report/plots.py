@@ -1,10 +1,10 @@
-"""Figures: forecasts beside what was measured, errors by lead time, fields of force and damping."""
+"""Figures: forecasts beside what was measured, errors by lead time, fields of force and damping, closed loops."""
 
 import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,6 +15,9 @@ from phast.analysis.forecasts import Foresight
 from phast.data.files import write_atomically
 from phast.data.units import Units
 from phast.errors import InputError
+
+if TYPE_CHECKING:
+    from phast.control.trials import Trials
 
 TRUTH = {"color": "black", "linewidth": 1.6, "label": "truth"}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -179,6 +182,29 @@ def states_figure(t: np.ndarray, x: np.ndarray, deviation: np.ndarray, names: Se
         ax.fill_between(t, values - 2.0 * each, values + 2.0 * each, color=COLOURS[0], alpha=0.25)
         ax.plot(t, values, color=COLOURS[0])
         ax.set_ylabel(name)
+    axes[-1, 0].set_xlabel("time [s]")
+    figure.tight_layout()
+    return figure
+
+
+def closed_loop_figure(trials: "Trials", units: Units, inputs: Sequence[str]) -> Figure:
+    """Positions and inputs of closed loops: for each start the median and the range of nine in ten trials."""
+    n, count = units.manifold.size, units.manifold.size + len(inputs)
+    figure, axes = panels(count, 1, figsize=(8.0, 2.2 * count), sharex=True)
+    target, band = units.to_file(trials.design.target), units.to_file(trials.task.tolerance)
+    for k in range(min(len(trials.task.starts), len(trials.q))):
+        colour, values = COLOURS[k % len(COLOURS)], np.concatenate([units.to_file(trials.q), trials.u], axis=2)
+        for ax, (low, middle, high) in zip(axes[:, 0], trials.fan(k, values), strict=True):
+            ax.fill_between(trials.t, low, high, color=colour, alpha=0.25)
+            ax.plot(trials.t, middle, color=colour, linewidth=1.0)
+    for i, ax in enumerate(axes[:n, 0]):
+        ax.axhspan(target[i] - band[i], target[i] + band[i], color="0.85", zorder=0)
+        ax.axhline(target[i], color="black", linestyle="--", linewidth=1.0)
+        ax.set_ylabel(units.labels[i])
+    for ax, name, most in zip(axes[n:, 0], inputs, trials.design.limits or (None,) * len(inputs), strict=True):
+        for sign in () if most is None else (-1.0, 1.0):
+            ax.axhline(sign * most, color="black", linestyle=":", linewidth=1.0)
+        ax.set_ylabel(f"{name} [u]")
     axes[-1, 0].set_xlabel("time [s]")
     figure.tight_layout()
     return figure

@@ -12,6 +12,7 @@ import pytest
 
 from phast.dynamics.names import SYSTEM_NAMES
 from phast.dynamics.systems import SYSTEMS
+from phast.fitting.archives import FORMAT, VERSION, write_archive
 
 FIT = "fit {data} --positions q:angle:deg -o {new}/model.phast"
 MISTAKES = {
@@ -33,6 +34,8 @@ MISTAKES = {
     f"{FIT} --json {{data}}/x.json": "is a file",
     "fit {data} --positions q:angle:deg -o {data}/model.phast": "is a file",
     "forecast {new}/ {data}": "no model '{new}': make one with `phast fit DATA.csv -o {new}`",
+    "forecast {model} {data} --positions theta": "no column 'theta': the columns are t, q",
+    "identify {model} {data} --positions theta": "no column 'theta'",
     "forecast {new}/ {data} -o x.txt": "the ending must be .csv, .parquet or .npz",
     "forecast {new}/ {data} --plot x.xyz": "the ending must be .png",
     "forecast {new}/ {data} --horizon soon": "'soon' is no duration",
@@ -48,6 +51,21 @@ MISTAKES = {
     "export {new}/ -o x.c --format onnx": "a file of format onnx ends in .onnx",
     "export {new}/ -o 9x.c": "'9x' is no name in C",
     "export {new}/ -o {data}/x.c": "is a file",
+    "control {new}/ --target q=1 --bandwidth 6": "where do trials start? name a recording after the model",
+    "control {new}/ --target q=1 --bandwidth 6 --from q=0": "no model '{new}'",
+    "control {new}/ {data} --target q=1 --bandwidth 6": "no model '{new}'",
+    "control {new}/ {data} --target 1 --bandwidth 6": "--target '1': give each coordinate once, as in 'x=0.5,theta=0'",
+    "control {new}/ {data} --target q=one --bandwidth 6": "--target 'q=one': 'one' is not a number",
+    "control {new}/ {data} --target q=nan --bandwidth 6": "--target 'q=nan': give finite numbers",
+    "control {new}/ {data} --target q=1,q=2 --bandwidth 6": "give each coordinate once",
+    "control {new}/ {data} --target q=1 --bandwidth fast": "--bandwidth 'fast': 'fast' is not a number",
+    "control {new}/ {data} --target q=1 --bandwidth -6": "bandwidth -6: give positive numbers",
+    "control {new}/ {data} --target q=1 --bandwidth 6 --limits 0": "limits 0: give positive numbers",
+    "control {new}/ {data} --target q=1 --bandwidth 6 --within soon": "'soon' is no duration",
+    "control {new}/ {data} --target q=1 --bandwidth 6 -o x.txt": "the ending must be .html",
+    "control {new}/ {data} --target q=1 --bandwidth 6 --export x.onnx": "the ending must be .c",
+    "control {new}/ {data} --target q=1 --bandwidth 6 --export 9x.c": "'9x' is no name in C",
+    "control {new}/ --target q=1 --bandwidth 6 --from q=0 --positions q": "--positions is for a file of positions",
     "simulate pendulum-widny -o {new}/x.csv": "did you mean 'pendulum-windy'?",
     "filter {new}/ {data} -o - --json -": "both go to standard output",
     "simulate rlc -o - --json -": "both go to standard output",
@@ -55,6 +73,10 @@ MISTAKES = {
     "fti {data}": "no command 'fti' (did you mean 'fit'?): choose fit, ",
     "paper reprodcue rlc": "did you mean 'reproduce'?",
     "simulate rlc -o x.txt": "the ending must be .csv",
+    "fit {data}": "missing option '--output' / '-o': see `",
+    "fit {data} -o {new}/ --potental cosine": "--potential",
+    f"{FIT} --regime knwon": "'knwon' is not one of 'known', 'partial', 'unknown'",
+    f"{FIT} --window 1": "invalid value for '--window'",
     "paper evaluate rcl": "did you mean 'rlc'?",
     "paper suite --system rcl": "did you mean 'rlc'?",
     "paper report -o x.txt": "the ending must be .html",
@@ -83,9 +105,16 @@ def data(tmp_path_factory):
     return path
 
 
-def test_mistakes_are_said_before_jax_is_loaded(data, environment, tmp_path):
+@pytest.fixture(scope="module")
+def model(data):
+    """A file that says which columns its model was fitted to, which is all that is read before a mistake is found."""
+    header = {"format": FORMAT, "version": VERSION, "about": {"columns": {"positions": "q:angle:deg"}}}
+    return write_archive(data.with_name("model.phast"), header, [])
+
+
+def test_mistakes_are_said_before_jax_is_loaded(data, model, environment, tmp_path):
     """All in one process: each must leave it without JAX for the next, and the disk as it was."""
-    places = {"data": data, "new": tmp_path / "new"}
+    places = {"data": data, "model": model, "new": tmp_path / "new"}
     told = json.dumps([words.format(**places) for words in MISTAKES])
     command = [sys.executable, "-c", textwrap.dedent(_ALL)]
     done = subprocess.run(command, input=told, capture_output=True, text=True, env=environment, timeout=100)

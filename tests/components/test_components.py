@@ -19,12 +19,14 @@ from hypothesis import strategies as st
 from phast.components import damping, mass, potential
 from phast.components.damping import (
     ConstantDamping,
+    DirectionalFriction,
     Friction,
     FrictionField,
     HouseholderDamping,
     ProportionalDamping,
     PSDDamping,
     SplineDamping,
+    Stiction,
     SumDamping,
     WindyDamping,
     depends_on_velocity,
@@ -45,17 +47,22 @@ from phast.components.mass import (
     CholeskyMass,
     ConstantMass,
     DoublePendulumMass,
+    GearedMass,
     JointedMass,
+    LinkageMass,
     LinkedMass,
     LowRankMass,
     NeuralMass,
+    RelativeMass,
     unit_rows,
 )
 from phast.components.network import MLP, silu
 from phast.components.parameter import Bounded, Positive, Real, value_of
 from phast.components.potential import (
+    Along,
     ArmGravity,
     ChainCosine,
+    ConstantForce,
     Cosine,
     Gravity,
     HeatExchange,
@@ -68,6 +75,7 @@ from phast.components.potential import (
     Prey,
     Quadratic,
     QuadraticForm,
+    Quartic,
     Scaled,
     SeriesPotential,
     Some,
@@ -90,6 +98,7 @@ SAMPLES = 24
 ANGLE = Manifold.parse("theta:angle")
 GRID = Grid(PAIR, (7, 6), (-3.0, 0.0), (3.0, 1.0))
 ALONG = Grid(PAIR, (8,), (0.0,), (1.0,), axes=(1,))
+FOUR_ANGLES = (True,) * 4
 ABSOLUTE = ((1.0, 0.0), (-1.0, 1.0))  # the joints of two links in absolute angles
 
 
@@ -113,6 +122,11 @@ POTENTIALS = {
     "quadratic, learned": (4, lambda key: Quadratic(Positive.uninformed())),
     "quadratic form": (2, lambda key: QuadraticForm(((1.0, 0.0), (-0.7, 2.0)))),
     "quadratic form, learned": (4, lambda key: QuadraticForm(jax.random.normal(key, (4, 4)))),
+    "quartic": (4, lambda key: Quartic((1.0, -2.0, 0.0, 1.0), (0.0, 3.0, 1.0, 0.5), 0.3)),
+    "quartic, learned": (4, lambda key: Quartic(Real.starting_at(jnp.zeros(4)), Positive.uninformed(4))),
+    "constant force": (4, lambda key: ConstantForce((1.0, -2.0, 0.0, 1.0))),
+    "constant force, learned": (4, lambda key: ConstantForce(Real.starting_at(jnp.zeros(4)))),
+    "along a difference": (4, lambda key: Along(Quadratic(2.0, 0.3), ((1.0, -1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 1.0)))),
     "heat": (2, lambda key: HeatExchange((1.0, 2.0), 0.5)),
     "heat, learned": (2, lambda key: HeatExchange(Positive.uninformed(2), Positive.uninformed())),
     "lennard-jones": (4, lambda key: LennardJones()),
@@ -157,6 +171,14 @@ MASSES = {
     "linked, learned": (2, lambda key: LinkedMass(*_two_link_start(), Real.starting_at(0.1))),
     "jointed": (2, lambda key: JointedMass(0.735, 0.72, 0.42 / (0.735 * 0.72) ** 0.5)),
     "jointed, learned": (2, lambda key: JointedMass(*_two_link_start(), Positive.uninformed(2), 0.1)),
+    "linkage": (3, lambda key: LinkageMass(3.0, (2.0, 1.0), (0.8, -0.5, 0.9), (True,) * 3)),
+    "linkage, learned": (
+        4,
+        lambda key: LinkageMass(1.0, Positive.uninformed(3), Bounded.starting_at([0.3] * 6), FOUR_ANGLES),
+    ),
+    "linkage on a cart": (3, lambda key: LinkageMass(3.0, (2.0, 1.0), (0.8, -0.5, 0.9), (False, True, True))),
+    "relative": (3, lambda key: RelativeMass(LinkageMass(3.0, (2.0, 1.0), (0.8, -0.5, 0.9), (True,) * 3))),
+    "geared": (2, lambda key: GearedMass(JointedMass(1.0, Positive.uninformed(), 0.5), Positive.uninformed(1), (1,))),
     "neural": (4, lambda key: NeuralMass.create(FOUR, width=8, key=key)),
     "cholesky": (4, lambda key: CholeskyMass.create(FOUR, width=8, key=key)),
 }
@@ -188,6 +210,16 @@ DAMPINGS = {
     "friction, learned": (4, lambda key: Friction(*[Positive.uninformed(4) for _ in range(3)])),
     "friction, at joints": (2, lambda key: Friction(*[Positive.uninformed(2) for _ in range(3)], joints=ABSOLUTE)),
     "friction, at one joint": (2, lambda key: Friction(0.1, 0.5, 0.2, joints=((-1.0, 1.0),))),
+    "friction, by direction": (4, lambda key: DirectionalFriction(Friction(0.1, 0.5), Friction(0.3, (2.0, 1, 0, 3)))),
+    "friction, by direction, at joints": (
+        2,
+        lambda key: DirectionalFriction(
+            Friction(Positive.uninformed(2), Positive.uninformed(2), joints=ABSOLUTE),
+            Friction(Positive.uninformed(2), joints=ABSOLUTE),
+        ),
+    ),
+    "stiction": (4, lambda key: Stiction((0.5, 0.0, 1.0, 2.0))),
+    "stiction, at joints": (2, lambda key: Stiction(Positive.uninformed(2), joints=ABSOLUTE)),
     "friction field": (2, lambda key: _random(key, FrictionField.uninformed(ALONG, units=(0.1, 1.0, 0.01)))),
     "friction field, at a joint": (2, lambda key: _random(key, FrictionField.uninformed(GRID, (-1.0, 1.0)))),
     "friction, in a sum": (

@@ -1,6 +1,5 @@
 """Exported models, compiled by the system's compiler, against the JAX programs that they were traced from."""
 
-import ctypes
 import re
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiling import build, call, compiled
+from compiling import build, call, compiled, memory
 from doubles import wrapped
 from jax.flatten_util import ravel_pytree
 
@@ -177,16 +176,6 @@ def test_single_precision_is_another_trace(tmp_path):
 
 
 # --- the filter ------------------------------------------------------------------------------------------------------
-
-
-def memory(header, name):
-    """A struct of the header as one of ctypes."""
-    body = re.search(r"typedef struct \{([^}]*)\} rig_" + name, header)[1]
-    types = {"double": ctypes.c_double, "float": ctypes.c_float, "int64_t": ctypes.c_int64, "int": ctypes.c_int}
-    fields = []
-    for kind, field, size in re.findall(r"(\w+) (\w+)(?:\[(\d+)\])?;", body):
-        fields.append((field, types[kind] * int(size) if size else types[kind]))
-    return type(name, (ctypes.Structure,), {"_fields_": fields})()
 
 
 def recorded(model, length=60, seed=1):

@@ -161,7 +161,7 @@ def test_gradients_pass_through_the_fit(driven):
 def test_training_through_it_finds_the_physics(driven):
     q, _, u = driven
     batch = Batch(jnp.asarray(q[:4, :40]), u=jnp.asarray(u[:4, :40]))
-    settings = Settings(epochs=60, batch_size=4, learning_rate=0.05)
+    settings = Settings(epochs=100, batch_size=4, learning_rate=0.05)
     found, history = train(
         model(gravity=8.5, drag=0.7), batch, batch, loss=HorizonLoss(10, 10), settings=settings, key=jax.random.key(0)
     )

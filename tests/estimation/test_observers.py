@@ -18,6 +18,7 @@ from phast.components.mass import CartPoleMass
 from phast.components.potential import Cosine
 from phast.data.manifold import TWO_PI, Manifold
 from phast.dynamics.hamiltonian import PortHamiltonian
+from phast.errors import InputError
 from phast.estimation import observers
 from phast.estimation.observers import (
     AbstractCanonicalizer,
@@ -25,6 +26,7 @@ from phast.estimation.observers import (
     CausalConvolution,
     ConvolutionalObserver,
     FiniteDifference,
+    FixedLagSmoother,
     IdentityCanonicalizer,
     MassCanonicalizer,
 )
@@ -42,6 +44,10 @@ OBSERVERS = {
     "convolutional, other shape": lambda manifold, key: ConvolutionalObserver.create(
         manifold, width=5, taps=2, dilations=(3, 1, 2), key=key
     ),
+    "convolutional, told the noise": lambda manifold, key: ConvolutionalObserver.create(
+        manifold, width=5, noise=0.3, key=key
+    ),
+    "fixed-lag smoother": lambda manifold, key: FixedLagSmoother.create(manifold, DT, window=5, noise=0.02),
 }
 SEEDS = st.integers(0, 2**31 - 1)
 
@@ -171,3 +177,35 @@ def test_canonicalizers():
     mass = np.array([[1.9, coupling], [coupling, 0.4 * 0.7**2]])
     np.testing.assert_array_equal(IdentityCanonicalizer()(system, q, v), v)
     np.testing.assert_allclose(MassCanonicalizer()(system, q, v), mass @ np.asarray(v), rtol=1e-12)
+
+
+# --- the fixed-lag smoother ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_the_smoother_solves_the_papers_quadratic_problem(count):
+    """Against the problem as it is written, for windows that are not yet full and for one that is."""
+    window, noise, acceleration = 7, 0.02, 3.0
+    observer = FixedLagSmoother.create(Manifold.parse("x"), DT, window=window, noise=noise, acceleration=acceleration)
+    q = np.random.default_rng(count).normal(size=(count, 1))
+    seen = jnp.asarray(q[-window:, 0])
+
+    def cost(x):
+        bends = jnp.sum(jnp.diff(x, n=2) ** 2) / (DT**4 * acceleration**2) if len(x) > 2 else 0.0
+        return jnp.sum((x - seen) ** 2) / noise**2 + bends
+
+    hessian, slope = jax.hessian(cost)(seen), jax.grad(cost)(jnp.zeros_like(seen))
+    smooth = np.linalg.solve(hessian, -slope)
+    found = observer.velocities(jnp.asarray(q), DT)[-1, 0]
+    assert float(found) == pytest.approx((smooth[-1] - smooth[-2]) / DT, rel=1e-9)
+
+
+def test_a_smoother_without_noise_is_the_finite_difference_and_keeps_a_constant_velocity_always():
+    q = walk(ANGLE, 3)
+    exact = FixedLagSmoother.create(ANGLE, DT, window=6, noise=0.0).velocities(q, DT)
+    np.testing.assert_allclose(exact, FiniteDifference(ANGLE).velocities(q, DT), rtol=1e-12)
+    even = 0.7 * DT * jnp.arange(12.0)[:, None]
+    kept = FixedLagSmoother.create(ANGLE, DT, window=6, noise=0.5).velocities(even, DT)[1:]
+    np.testing.assert_allclose(kept, 0.7, rtol=1e-9)
+    with pytest.raises(InputError, match="2 samples or more"):
+        FixedLagSmoother.create(ANGLE, DT, window=1, noise=0.1)

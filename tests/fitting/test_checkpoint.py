@@ -27,7 +27,8 @@ from phast.dynamics.integrators import CayleyNeumann, ImplicitDamping, Timestep,
 from phast.dynamics.systems import system
 from phast.errors import InputError
 from phast.estimation.forecaster import Core, PhastBlock
-from phast.fitting.checkpoint import VERSION, describe, load, save
+from phast.fitting.archives import VERSION, describe
+from phast.fitting.checkpoint import load, save
 from phast.paper.models import MODELS, model_builder
 
 PAIR = Manifold.parse("x", "theta:angle")

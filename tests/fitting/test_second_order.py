@@ -27,7 +27,8 @@ from phast.dynamics.systems import system
 from phast.errors import FitError, InputError, Reason
 from phast.estimation.derivatives import Samples, Smoother, choose_smoother, differentiate, noise_scale
 from phast.estimation.forecaster import Core, autoregressive
-from phast.estimation.moving_horizon import ModelAware, estimate_state, smooth_map
+from phast.estimation.moving_horizon import ModelAware, estimate_state
+from phast.estimation.smoother import smooth_map
 from phast.fitting.checkpoint import load, save
 from phast.fitting.coefficients import coefficients_of, in_units, names_of
 from phast.fitting.free_fields import consumer_resource, unknown_system

@@ -13,10 +13,29 @@ from hypothesis import strategies as st
 
 import phast
 from phast.analysis.identifiability import report
-from phast.components.damping import ConstantDamping, Friction, PSDDamping, SplineDamping, SumDamping
-from phast.components.mass import ConstantMass, JointedMass, LinkedMass
+from phast.components.damping import (
+    ConstantDamping,
+    DirectionalFriction,
+    Friction,
+    PSDDamping,
+    SplineDamping,
+    Stiction,
+    SumDamping,
+)
+from phast.components.mass import ConstantMass, GearedMass, JointedMass, LinkageMass, LinkedMass, RelativeMass
 from phast.components.parameter import Positive, Real, parameter_count
-from phast.components.potential import ChainCosine, Cosine, Quadratic, Scaled, Some, SplinePotential, Sum
+from phast.components.potential import (
+    Along,
+    ChainCosine,
+    ConstantForce,
+    Cosine,
+    Quadratic,
+    Quartic,
+    Scaled,
+    Some,
+    SplinePotential,
+    Sum,
+)
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
@@ -48,6 +67,8 @@ def moving(*coordinates: str, inputs: int = 0, seed: int = 0) -> Trajectories:
 
 LINE, ANGLE = moving("x"), moving("theta:angle")
 ARM, CART = moving("first:angle", "second:angle"), moving("x", "theta:angle")
+MANY, THREE = moving("a", "b", "c"), moving("a:angle", "b:angle", "c:angle")
+DRIVEN_CART = moving("x", "theta:angle", inputs=2)
 DRIVEN, DRIVEN_ARM = moving("x", inputs=1), moving("first:angle", "second:angle", inputs=2)
 
 
@@ -79,6 +100,16 @@ def composed(regime: str, words: dict, data: Trajectories) -> PortHamiltonian:
         (CART, " cosine + quadratic ", Sum, 4),
         (ANGLE, "cosine:9.81", Scaled, 1),
         (CART, "quadratic:3", Some, 1),
+        (ARM, "quartic", Quartic, 4),
+        (LINE, "quadratic+quartic", Quartic, 3),  # one spring, with one centre
+        (ARM, "constant", ConstantForce, 2),
+        (ARM, "coupled", Along, 2),
+        (MANY, "coupled", Sum, 5),  # of three rest lengths two count
+        (LINE, "constant+quadratic", Sum, 2),  # a centre would be that force again
+        (MANY, "quadratic+coupled", Sum, 9),
+        (MANY, "quadratic(a-b, c)+quartic(b)", Sum, 6),
+        (ARM, "cosine(first+second)", Along, 2),
+        (LINE, "none", Quadratic, 0),
     ],
 )
 def test_words_for_potentials(data, words, kind, learned):
@@ -86,7 +117,7 @@ def test_words_for_potentials(data, words, kind, learned):
     assert isinstance(found, kind) and parameter_count(found) == learned
     if words == "cosine:9.81":
         assert float(found(jnp.array([np.pi]))) == pytest.approx(2 * 9.81)
-    if data is CART and "+" not in words:  # of its own coordinate and no other
+    if words in ("cosine", "quadratic:3") and data is CART:  # of its own coordinate and no other
         slope = jax.grad(found)(jnp.array([0.7, 0.7]))
         assert (slope[0] != 0.0) == (words != "cosine") and (slope[1] != 0.0) == (words == "cosine")
 
@@ -99,6 +130,12 @@ def test_words_for_potentials(data, words, kind, learned):
         (DRIVEN, "learned", ConstantMass, 1),
         (ARM, "links", LinkedMass, 2),
         (ARM, "joints", JointedMass, 2),
+        (ARM, "joints+rotors", GearedMass, 3),
+        (CART, "cartpole", LinkageMass, 2),
+        (DRIVEN_CART, "cartpole", LinkageMass, 3),
+        (THREE, "links", LinkageMass, 5),
+        (THREE, "joints", RelativeMass, 5),
+        (THREE, "joints+rotors", GearedMass, 7),
         (DRIVEN_ARM, "links", LinkedMass, 3),  # a known force fixes the scale, so all of M can be found
     ],
 )
@@ -119,6 +156,10 @@ def test_words_for_masses(data, words, kind, learned):
         ("quadratic", Friction, 2),
         ("viscous+coulomb + quadratic", Friction, 6),
         ("none", ConstantDamping, 0),
+        ("stiction", Stiction, 2),
+        ("coulomb+directional", DirectionalFriction, 4),
+        ("viscous(first-second)+viscous", SumDamping, 3),
+        ("viscous+coupled+stiction(first)", SumDamping, 4),
         ("free", SumDamping, None),
         ("free+coulomb", SumDamping, None),
     ],
@@ -139,6 +180,25 @@ def test_friction_of_links_is_in_their_joints():
     force = law.operator(jnp.zeros(2), jnp.ones(2)).matvec(jnp.ones(2))
     assert float(force[1]) == pytest.approx(0.0, abs=1e-12) and float(force[0]) > 0.0
     assert known(ARM, "chain", "joints").damping.joints is None
+
+
+def test_friction_of_three_links_is_in_their_joints():
+    law = known(THREE, "cosine", "links").damping
+    np.testing.assert_allclose(law.operator(jnp.zeros(3), jnp.ones(3)).matvec(jnp.ones(3))[1:], 0.0, atol=1e-12)
+    assert known(CART, "cosine", "cartpole").damping.joints is None
+
+
+def test_a_word_of_a_difference_acts_between_two():
+    found = known(MANY, "quadratic(a-c)", damping="viscous(a-c)")
+    q = jnp.array([0.3, -1.0, 0.8])
+    force, drag = jax.grad(found.potential)(q), found.damping.operator(q, q).matvec(q)
+    for each in (force, drag):
+        assert float(each[1]) == 0.0 and float(each[0]) == pytest.approx(-float(each[2])) != 0.0
+
+
+def test_no_potential_has_no_force_and_no_free_part():
+    found = composed("partial", wanted("none", damping="viscous"), LINE)
+    assert parameter_count(found.potential) == 0 and float(jax.grad(found.potential)(jnp.ones(1))[0]) == 0.0
 
 
 @pytest.mark.parametrize("given", ["0,1;2,0", ((0.0, 1.0), (2.0, 0.0)), [[0, 1], [2, 0]], np.array([[0, 1], [2, 0]])])
@@ -334,18 +394,33 @@ MISTAKES = {
     "a template of the unknown": (("unknown", wanted("cosine"), ANGLE), "regime 'unknown' has no template"),
     "potential": (("partial", wanted("cubic"), LINE), "unknown potential 'cubic'"),
     "no word": (("partial", wanted("quadratic+"), LINE), "unknown potential ''"),
-    "no angle": (("partial", wanted("cosine"), LINE), "'cosine' is of angles: declare them, e.g. 'x:angle'"),
+    "no angle": (("partial", wanted("cosine"), LINE), "'cosine' is of angles: declare them, positions='x:angle'"),
     "no angle in a chain": (("partial", wanted("chain"), LINE), "'chain' is of angles"),
     "strength": (("partial", wanted("cosine:strong"), ANGLE), "potential 'cosine:strong': 'strong' is not a number"),
     "negative strength": (("partial", wanted("cosine:-1"), ANGLE), "give one strength, a positive number"),
     "endless strength": (("partial", wanted("cosine:inf"), ANGLE), "'inf' is not a finite number"),
     "two strengths": (("partial", wanted("cosine:1,2"), ANGLE), "give one strength"),
+    "none and some potential": (("known", wanted("none+cosine"), ANGLE), "'none' goes with no other term"),
+    "a strength of a push": (("known", wanted("constant:3"), LINE), "only cosine, quadratic, chain take a strength"),
+    "brackets of a chain": (("known", wanted("chain(first)"), ARM), "'chain' is of all coordinates"),
+    "empty brackets": (("known", wanted("quadratic()", damping="none"), LINE), "name coordinates in the brackets"),
+    "an unknown coordinate": (("partial", wanted("quadratic(x-y)"), LINE), r"'\(x-y\)': name coordinates, of x"),
+    "half a bracket": (("partial", wanted("quadratic(x"), LINE), "write a word, or a word of some coordinates"),
+    "a cosine of a line": (("partial", wanted("cosine(x)"), CART), r"'cosine\(x\)' is of angles"),
+    "one alone": (("partial", wanted("coupled"), LINE), "there is only one"),
+    "one alone, damped": (("partial", wanted("quadratic", damping="coupled"), LINE), "there is only one"),
+    "no pole": (("unknown", wanted(mass="cartpole"), ARM), "declare one line, and an angle for each pole"),
+    "directions of nothing": (("unknown", wanted(damping="directional"), LINE), "name what differs by direction"),
+    "held twice": (("unknown", wanted(damping="stiction+coulomb"), LINE), "leave coulomb out"),
     "mass": (("unknown", wanted(mass="heavy"), LINE), "mass 'heavy' .*'heavy' is not a number"),
-    "negative mass": (("unknown", wanted(mass="-1"), LINE), "give one positive number, or 1"),
+    "negative mass": (("unknown", wanted(mass="-1"), LINE), "give positive numbers"),
     "too many masses": (("unknown", wanted(mass="1,2,3"), CART), "give one positive number, or 2"),
     "mass without a force": (("unknown", wanted(mass="learned"), LINE), "a mass can be learned only from known forces"),
     "mass and port": (("unknown", wanted(mass="learned", port="learned"), DRIVEN), "only from known forces"),
-    "links of a cart": (("unknown", wanted(mass="links"), CART), "'links' is that of two links: declare two angles"),
+    "links of a cart": (
+        ("unknown", wanted(mass="links"), CART),
+        "'links' is that of two links or more: declare an angle",
+    ),
     "joints of one": (("unknown", wanted(mass="joints"), ANGLE), "'joints' is that of two links"),
     "friction": (("unknown", wanted(damping="sticky"), LINE), "unknown damping 'sticky': choose of viscous"),
     "none and some": (("unknown", wanted(damping="none+viscous"), LINE), "'none' goes with no other term"),

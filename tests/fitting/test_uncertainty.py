@@ -12,10 +12,11 @@ import pytest
 from doubles import wrapped
 
 from phast.analysis.identifiability import identified, report
-from phast.components.damping import ConstantDamping
+from phast.components.damping import ConstantDamping, FrictionField
 from phast.components.mass import ConstantMass
 from phast.components.parameter import Positive, parameter_count
 from phast.components.potential import Cosine, Quadratic
+from phast.components.spline import Grid
 from phast.data.manifold import Manifold
 from phast.data.trajectories import Trajectories
 from phast.dynamics.hamiltonian import PortHamiltonian
@@ -29,7 +30,7 @@ from phast.fitting.checkpoint import load, save
 from phast.fitting.coefficients import _NEAR_ZERO, coefficients_of
 from phast.fitting.networks import known
 from phast.fitting.shooting import shoot
-from phast.fitting.uncertainty import Spread, calibrated, spread
+from phast.fitting.uncertainty import Spread, calibrated, drawn, spread
 
 DAMPED = system("pendulum-damped")
 CONTEXT, HORIZON, NOISE = 10, 50, 0.01
@@ -248,3 +249,37 @@ def test_a_file_from_before_there_was_evidence_still_forecasts(models, swings, t
 
 def test_evidence_is_never_trained(models):
     assert parameter_count(models[NOISE]) == 2
+
+
+# --- draws -----------------------------------------------------------------------------------------------------------
+
+
+def sure_of(system: PortHamiltonian, covariance: np.ndarray, inflation: float = 1.0) -> ModelAware:
+    evidence = Evidence(np.linalg.inv(covariance), covariance, 1e-3, 100, inflation)
+    return ModelAware(Core(system, RungeKutta(Timestep(0.05))), DAMPED.manifold, 0.05, CONTEXT, NOISE, evidence)
+
+
+def test_draws_have_the_covariance_of_the_fit_widened():
+    """Of the values themselves: softplus is passed to first order."""
+    covariance = np.array([[4e-4, 1e-4], [1e-4, 9e-4]])
+    model = sure_of(pendulum(), covariance, inflation=2.0)
+    theta, rebuild = coefficients_of(model.core.system)
+    draws = drawn(model, 4000, seed=1)
+    slopes = np.asarray(jax.nn.sigmoid(theta))
+    values = np.asarray(jax.nn.softplus(draws))
+    np.testing.assert_allclose(np.cov(values.T), 4.0 * covariance * np.outer(slopes, slopes), rtol=0.15)
+    np.testing.assert_array_equal(draws, drawn(model, 4000, seed=1))
+    assert (np.asarray(jax.vmap(lambda t: rebuild(t).damping.coefficients())(jnp.asarray(draws))) > 0.0).all()
+
+
+def test_a_coefficient_at_zero_is_not_drawn_far_from_it():
+    """Where softplus is flat its number may be anything, but its value hardly moves."""
+    field = FrictionField(jnp.full((4, 3), _NEAR_ZERO), Grid(DAMPED.manifold, (4,), (0.0,), (0.0,)))
+    system = PortHamiltonian(Cosine(9.81), ConstantMass(1.0), field)
+    draws = drawn(sure_of(system, 1e4 * np.eye(12)), 50)
+    assert np.asarray(jax.nn.softplus(draws)).max() < 1e-5
+
+
+def test_what_is_no_spread_gives_no_draws():
+    with pytest.raises(InputError, match="no evidence of its fit"):
+        drawn(dataclasses.replace(sure_of(pendulum(), np.eye(2)), evidence=None), 3)

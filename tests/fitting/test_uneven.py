@@ -23,7 +23,8 @@ from phast.dynamics.integrators import ExactDamping, ImplicitMidpoint, RungeKutt
 from phast.estimation.derivatives import choose_smoother, differentiate, evenly, noise_scale
 from phast.estimation.forecaster import Core
 from phast.estimation.inputs import Held, held_over
-from phast.estimation.moving_horizon import ModelAware, smooth_map
+from phast.estimation.moving_horizon import ModelAware
+from phast.estimation.smoother import smooth_map
 from phast.fitting.coefficients import coefficients_of
 from phast.fitting.shooting import _Shooting
 

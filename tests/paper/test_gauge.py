@@ -22,7 +22,7 @@ from phast.paper import experiments, gauge_picture
 from phast.paper.catalogue import TABLES
 from phast.paper.experiments import Experiment, ResidualPreset
 from phast.paper.gauge import AnchoredMass, gauge_builder, observed, recovered
-from phast.paper.gauge_picture import Shown
+from phast.paper.gauge_picture import PicturedModel
 from phast.paper.gauge_table import IDENTIFIABLE, NOT_IDENTIFIABLE, UP_TO_A_FACTOR, verdict
 from phast.paper.protocol import Split
 from phast.paper.tables import published
@@ -175,7 +175,7 @@ def test_the_picture_shows_every_model_in_every_panel():
     angles = np.linspace(-3.0, 3.0, 11)
 
     def shown(c):
-        return Shown(2.0 * c, np.sin(np.arange(20.0)), c * np.sin(angles), c * (0.6 + np.abs(np.sin(angles))))
+        return PicturedModel(2.0 * c, np.sin(np.arange(20.0)), c * np.sin(angles), c * (0.6 + np.abs(np.sin(angles))))
 
     found = {"truth": shown(1.0), "half": shown(0.5)}
     heading, rows = gauge_picture.comparison(found)

@@ -15,7 +15,7 @@ from phast.dynamics.simulation import simulate
 from phast.dynamics.systems import system
 from phast.fitting.checkpoint import save
 from phast.paper import figures, progress
-from phast.paper.catalogue import NOT_YET, TABLES
+from phast.paper.catalogue import TABLES
 from phast.paper.drawings import FIGURES, noise_curves, noise_rows
 from phast.paper.executors import Finished, Job
 from phast.paper.experiments import Experiment, write_record
@@ -44,8 +44,8 @@ def test_everything_is_listed(run):
     code, out, err = run("paper", "reproduce", "--list")
     assert (code, err) == (0, "")
     named = {line.split()[0]: line for line in out.splitlines() if line}
-    assert {*TABLES, *FIGURES, *NOT_YET} <= set(named)
-    assert "not yet" in named["casimir"] and "figure" in named["gallery-rollouts"]
+    assert {*TABLES, *FIGURES} <= set(named)
+    assert "figure" in named["casimir-success"] and "figure" in named["gallery-rollouts"]
 
 
 def test_a_table_from_records_alone_in_every_form(run, results, tmp_path):
@@ -105,7 +105,6 @@ MISTAKES = {
     "a baseline by the sharp preset": ("suite --preset sharp --model gru --status", "sharp preset fits"),
     "unknown preset": ("suite --preset best", "unknown preset 'best'"),
     "no system": ("suite --system , --status", "names nothing"),
-    "not yet": ("reproduce casimir", "cannot be made yet"),
     "unknown table": ("reproduce overveiw", "'overveiw': did you mean 'overview'"),
     "a table is no figure": ("reproduce rlc --plot {new}/x.png", "--plot draws one figure"),
     "no records of a study": (
@@ -113,6 +112,10 @@ MISTAKES = {
         "seed-0.json: no such record: leave --records-only out",
     ),
     "a figure without records": ("reproduce velocity-study --records-only", "leave --records-only out"),
+    "no records of a figure": (
+        "reproduce casimir-success --records-only --results {new}",
+        "no record of casimir-success",
+    ),
     "no recordings": ("reproduce measured-single --results {new}", "not in the repository: --data FOLDER"),
     "no document": ("reproduce rlc --records-only --into {new}/none.md", "cannot read"),
     "no place": ("reproduce rlc --records-only --into {new}/empty.md", "has no place <!-- rlc -->"),

@@ -36,12 +36,18 @@ ABLATIONS = {
     "gauge-freedom",
     "overview",
     "suite-summary",
+    "casimir",
+    "casimir-full-state",
+    "casimir-near-stable",
+    "casimir-noise-match",
+    "casimir-stress",
 }
 THETA, MIXED, PLAIN = (f"rollout_{kind}_h100" for kind in ("theta_wrap_mse", "mixed_mse", "mse"))
 R2, MAE = "damping_r2", "damping_mae"
 BUDGET, PASSIVITY = "rollout_energy_budget_resid_h100", "rollout_passivity_violations_h100"
 PAIRS = {THETA, MIXED, PLAIN, R2, MAE, BUDGET, PASSIVITY, "theta_wrap_mse", "mse", "best_phast", "best_baseline"}
 ERRORS = {"mass_error", "force_error"}  # of the gauge study, printed without a deviation
+LOOP = {"success", "final_error", "effort", "velocity_error"}  # of the control study, printed without a deviation
 VERDICTS = {"identifiable", "non-identifiable"}
 BEST = {"best_phast_model": REGIMES, "best_baseline_model": BASELINES}
 
@@ -87,6 +93,8 @@ def test_every_value_is_a_pair_a_count_or_a_name():
             assert set(value.split("/")) <= set(BEST[key].values()), where
         elif key == "verdict":
             assert value in VERDICTS, where
+        elif key in LOOP:
+            assert is_number(value) and value >= 0 and table.startswith("casimir"), where
         elif key in ERRORS:
             assert is_number(value) and value > 0, where
         elif key == "gain":
@@ -348,6 +356,44 @@ def printed_gauge(text):
     return found
 
 
+CONTROL = {  # label -> the table here, and the noise that all of its rows have where no column says it
+    "tab:casimir_main": ("casimir", None),
+    "tab:casimir_phast_fullstate": ("casimir-full-state", None),
+    "tab:casimir_near_stable": ("casimir-near-stable", 0.01),
+    "tab:casimir_noise_match": ("casimir-noise-match", 0.01),
+    "tab:casimir_sigma005": ("casimir-stress", 0.05),
+}
+ESTIMATORS = {
+    "Oracle": "oracle",
+    "Finite differences": "finite differences",
+    "MAP smoother": "MAP smoother",
+    "FD+TCN observer": "FD+TCN",
+    "PHAST-trained observer": "PHAST-trained observer",
+    "PHAST model-based": "∂Ĥ/∂p of a learned model",
+    r"$\sigma_{\text{train}}=0.00$ (mismatch)": "FD+TCN trained at σ = 0 (mismatch)",
+    r"$\sigma_{\text{train}}=0.01$ (matched)": "FD+TCN trained at σ = 0.01 (matched)",
+    r"$\sigma_{\text{train}}\sim\mathcal{U}[0,0.01]$ (anchored range)": "FD+TCN trained on σ ~ U[0, 0.01]",
+}
+LOOP_HEADINGS = {"Success": "success", "Final error": "final_error", "Effort": "effort", "dot{q}}-": "velocity_error"}
+
+
+def printed_control(text):
+    """The tables of the control study, rows named by an estimator and the noise, as the TOML has it."""
+    found = {}
+    for label, (table, noise) in CONTROL.items():
+        heading, lines = tabular(text, label)
+        for line in lines:
+            level, cells = (noise, line) if noise is not None else (float(line[0]), line[1:])
+            name = ESTIMATORS[cells[0]]
+            if "(noise)" in "".join(cells):
+                name = "FD+TCN told σ, trained on σ ~ U[0, 0.05]"
+            for said, cell in zip(heading, line, strict=True):
+                for says, key in LOOP_HEADINGS.items():
+                    if says in said:
+                        found[table, f"{name}, σ = {level:g}", key] = reading(cell)[0]
+    return found
+
+
 @pytest.mark.parametrize(
     "cell, value",
     [
@@ -379,7 +425,7 @@ def test_a_cell_that_is_something_else_is_not_guessed(cell):
 def test_every_number_is_printed_in_its_cell_and_every_cell_is_here():
     text = PAPER.read_text(encoding="utf-8")
     found, unread = printed(text)
-    found |= printed_gauge(text)
+    found |= printed_gauge(text) | printed_control(text)
     assert not unread
     here = leaves(NUMBERS)
     assert {where: value for where, value in here.items() if found.get(where) != value} == {}

@@ -46,3 +46,8 @@ assert_type(fitted.save("swing.phast"), Path)
 assert_type(fitted.report("swing.html"), Path)
 for table in (future.to_frame(), fitted.to_frame(), fitted.filter().to_frame(), fitted.identify().to_frame()):
     assert_type(table, pd.DataFrame)
+
+controlled = fitted.control({"q": 45.0}, bandwidth=6.0, limits=[2.0], start={"q": 0.0})
+assert_type(controlled, phast.Controlled)
+assert_type(controlled.outcome.settled, float)
+assert_type(controlled.export("rig.c"), Path)

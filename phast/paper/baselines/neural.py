@@ -43,7 +43,7 @@ class DhnnField(AbstractField):
     @classmethod
     def create(cls, manifold: Manifold, units: Spreads, *, harmonics: int, key: PRNGKeyArray) -> "DhnnField":
         inputs = manifold.feature_count(harmonics) + manifold.size
-        return cls(single(DHNN.create(manifold.size, inputs=inputs, key=key)), manifold, units, harmonics)
+        return cls(in_single_precision(DHNN.create(manifold.size, inputs=inputs, key=key)), manifold, units, harmonics)
 
     def __call__(self, q, v):
         velocity, acceleration = self.units.arrays(v.dtype)
@@ -65,7 +65,7 @@ class NeuralField(AbstractField):
     ) -> "NeuralField":
         inputs = manifold.feature_count(harmonics) + manifold.size
         network = MLP.create((inputs, width, width, width, manifold.size), key=key)
-        return cls(single(network), manifold, units, harmonics)
+        return cls(in_single_precision(network), manifold, units, harmonics)
 
     def __call__(self, q, v):
         velocity, acceleration = self.units.arrays(v.dtype)
@@ -74,7 +74,7 @@ class NeuralField(AbstractField):
         )
 
 
-def single(tree: Any) -> Any:
+def in_single_precision(tree: Any) -> Any:
     """Arrays in single precision: twice as fast, and networks do not reach its limits."""
     return jax.tree.map(lambda x: x.astype(jnp.float32) if eqx.is_inexact_array(x) else x, tree)
 

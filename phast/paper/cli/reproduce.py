@@ -93,21 +93,18 @@ def command(
 def _print_names() -> None:
     listed = [[table.name, "table", table.title] for table in paper.catalogue.TABLES.values()]
     listed += [[name, "figure", figure.title] for name, figure in paper.drawings.FIGURES.items()]
-    listed += [[name, "not yet", title] for name, title in paper.catalogue.NOT_YET.items()]
     print_table(["name", "kind", "what"], listed)
 
 
 def _names(asked: list[str], into: Path | None) -> list[str]:
     """What is asked for, once each can be made."""
-    tables, waiting = paper.catalogue.TABLES, paper.catalogue.NOT_YET
+    tables = paper.catalogue.TABLES
     names = asked
     if asked == ["all"]:
         names = [*tables, *paper.drawings.FIGURES] if into is None else _marked(into, tables)
     for name in names:
-        if name in waiting:
-            raise InputError(f"'{name}' cannot be made yet: {waiting[name]}")
         if name not in tables and name not in paper.drawings.FIGURES:
-            near = difflib.get_close_matches(name, [*tables, *paper.drawings.FIGURES, *waiting], n=1)
+            near = difflib.get_close_matches(name, [*tables, *paper.drawings.FIGURES], n=1)
             hint = f"did you mean '{near[0]}'? " if near else ""
             raise InputError(f"unknown table or figure '{name}': {hint}`phast paper reproduce --list` names all")
     return names
