@@ -48,7 +48,7 @@ from phast.estimation.forecaster import Core, Phast, autoregressive, roll_out
 from phast.estimation.moving_horizon import ModelAware
 from phast.fitting.losses import Batch, NextStepLoss
 from phast.fitting.training import Settings, _batches, _begin, _epoch
-from phast.paper.learned_control import starts as starting
+from phast.paper.learned_control import trial_starts
 from phast.paper.models import phast_known, phast_partial
 from phast.paper.rigs import NOISE, RIGS, Rig, learned
 from phast.report.provenance import commit, versions
@@ -491,7 +491,7 @@ def predictive(*, starts: int = STARTS, samples: int = SAMPLES) -> list[Record]:
     with jax.enable_x64(True):
         model = learned(rig, seed=0).model
         controller, peer = rig.control(model, HORIZON), _casadi_peer()
-        q, p = starting(rig, "upright", starts, seed=2)
+        q, p = trial_starts(rig, "upright", starts, seed=2)
         steppers = {"ours": _Riccati(controller)} | {
             name: peer.Ipopt(controller, compiled=compiled)
             for name, compiled in (("IPOPT, compiled", True), ("IPOPT", False))

@@ -74,7 +74,7 @@ class Ahead(NamedTuple):
     curvature: Float[Array, "states states"]
 
 
-def cost(problem: AbstractOptimalControl, plan: Plan) -> Float[Array, ""]:
+def plan_cost(problem: AbstractOptimalControl, plan: Plan) -> Float[Array, ""]:
     """Half the sum of squared residuals."""
     stages = jax.vmap(problem.stage)(plan.x[:-1], plan.u)
     return 0.5 * (jnp.sum(stages**2) + jnp.sum(problem.final(plan.x[-1]) ** 2))
@@ -86,7 +86,7 @@ def improved(problem: AbstractOptimalControl, x: Float[Array, " states"], plan: 
 
     def tried(share):
         found = _forward(problem, x, plan, policy, share)
-        return found, cost(problem, found)
+        return found, plan_cost(problem, found)
 
     plans, costs = jax.vmap(tried)(jnp.asarray(_SHARES, x.dtype))
     costs = jnp.where(jnp.isfinite(costs), costs, jnp.inf)

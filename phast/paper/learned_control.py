@@ -43,7 +43,7 @@ def carried_out(rig: str, model: str, fitted: Fitted, trials: int, on_stage: Cal
     metrics = {}
     for task in TASKS:
         on_stage(f"{chosen.title}, {model} model: {trials} starts, {task}")
-        metrics |= {f"{key}_{task}": value for key, value in tried(chosen, used, task, trials).items()}
+        metrics |= {f"{key}_{task}": value for key, value in controlled(chosen, used, task, trials).items()}
     return {
         "rig": rig,
         "model": model,
@@ -64,7 +64,9 @@ def carried_out(rig: str, model: str, fitted: Fitted, trials: int, on_stage: Cal
 # --- trials ----------------------------------------------------------------------------------------------------------
 
 
-def starts(rig: Rig, task: str, count: int, seed: int) -> tuple[Float[np.ndarray, "N n"], Float[np.ndarray, "N n"]]:
+def trial_starts(
+    rig: Rig, task: str, count: int, seed: int
+) -> tuple[Float[np.ndarray, "N n"], Float[np.ndarray, "N n"]]:
     """Positions and momenta: near the target and moving, or near hanging and at rest."""
     rng, n = np.random.default_rng(seed), rig.manifold.size
     if task == "hanging":
@@ -74,9 +76,11 @@ def starts(rig: Rig, task: str, count: int, seed: int) -> tuple[Float[np.ndarray
     return q, np.asarray(jax.vmap(rig.truth.momentum)(jnp.asarray(q), jnp.asarray(v)))
 
 
-def tried(rig: Rig, model: ModelAware, task: str, count: int, *, steps: int = STEPS, seed: int = 1) -> dict[str, Any]:
+def controlled(
+    rig: Rig, model: ModelAware, task: str, count: int, *, steps: int = STEPS, seed: int = 1
+) -> dict[str, Any]:
     """What becomes of ``count`` starts."""
-    q, p = starts(rig, task, count, seed)
+    q, p = trial_starts(rig, task, count, seed)
     keys = jax.random.split(jax.random.key(seed), count)
     return outcome(rig, _loops(rig.plant, rig.control(model, HORIZON), jnp.asarray(q), jnp.asarray(p), keys, steps))
 

@@ -7,7 +7,7 @@ import pytest
 
 import phast
 from phast.components.mass import CartPoleMass
-from phast.control.riccati import cost
+from phast.control.riccati import plan_cost
 from phast.estimation.forecaster import Core
 from phast.estimation.moving_horizon import ModelAware
 from phast.paper.cli.bench import speed_benchmarks
@@ -32,5 +32,5 @@ def test_it_transcribes_the_time_step_and_finds_the_same_optimum():
         x = np.concatenate([q, p])
         plan = jax.jit(lambda x: control.started(x))(jnp.asarray(x))
         first, optimum = peer.Ipopt(control, compiled=False).solve(x)
-        assert float(cost(control.problem, plan)) == pytest.approx(optimum, rel=1e-6)
+        assert float(plan_cost(control.problem, plan)) == pytest.approx(optimum, rel=1e-6)
         assert float(plan.u[0, 0]) == pytest.approx(first, abs=1e-3)

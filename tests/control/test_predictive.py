@@ -15,7 +15,7 @@ import phast
 from phast.control.plant import Plant
 from phast.control.predictive import PredictiveControl, Weights
 from phast.control.regulator import regulator, root_of
-from phast.control.riccati import AbstractOptimalControl, Plan, box_minimum, cost, improved
+from phast.control.riccati import AbstractOptimalControl, Plan, box_minimum, improved, plan_cost
 from phast.errors import InputError
 from phast.estimation.forecaster import Core
 from phast.estimation.moving_horizon import ModelAware
@@ -158,7 +158,7 @@ def test_each_iteration_costs_no_more_and_keeps_the_limits_exactly():
     plan, costs = Plan(jnp.broadcast_to(x, (26, 4)), jnp.zeros((25, 1))), []  # no motion of the model
     for _ in range(25):
         plan = solver()(x, plan)
-        costs.append(float(cost(controller().problem, plan)))
+        costs.append(float(plan_cost(controller().problem, plan)))
     assert all(after <= before * (1.0 + 1e-12) for before, after in itertools.pairwise(costs))
     assert costs[-1] < 0.99 * costs[0] and costs[-1] == pytest.approx(costs[-2], rel=1e-6)
     assert float(jnp.max(jnp.abs(plan.u))) == 10.0  # one is there, and none beyond
@@ -174,7 +174,7 @@ def test_where_it_has_converged_the_cost_does_not_change_with_free_inputs():
 
     def total(u):
         ends, states = jax.lax.scan(lambda x, each: (problem.step(x, each), x), x, u)
-        return cost(problem, Plan(jnp.concatenate([states, ends[None]]), u))
+        return plan_cost(problem, Plan(jnp.concatenate([states, ends[None]]), u))
 
     total = jax.jit(total)
     slopes = [(total(plan.u.at[t, 0].add(1e-4)) - total(plan.u.at[t, 0].add(-1e-4))) / 2e-4 for t in (0, 5, 12, 24)]
