@@ -43,7 +43,7 @@ def carried_out(rig: str, model: str, fitted: Fitted, trials: int, on_stage: Cal
     metrics = {}
     for task in TASKS:
         on_stage(f"{chosen.title}, {model} model: {trials} starts, {task}")
-        metrics |= {f"{key}_{task}": value for key, value in controlled(chosen, used, task, trials).items()}
+        metrics |= {f"{key}_{task}": value for key, value in rig_trials(chosen, used, task, trials).items()}
     return {
         "rig": rig,
         "model": model,
@@ -76,7 +76,7 @@ def trial_starts(
     return q, np.asarray(jax.vmap(rig.truth.momentum)(jnp.asarray(q), jnp.asarray(v)))
 
 
-def controlled(
+def rig_trials(
     rig: Rig, model: ModelAware, task: str, count: int, *, steps: int = STEPS, seed: int = 1
 ) -> dict[str, Any]:
     """What becomes of ``count`` starts."""
