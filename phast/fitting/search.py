@@ -1,9 +1,9 @@
 """Find the law: which terms of a library a motion needs, and what they are worth.
 
-1. For every kind of mass, the terms that the accelerations need (:mod:`phast.fitting.selection`); the kind whose evidence
-   is largest is kept.
-2. Where there is noise, accelerations tell less than positions do: all terms are fitted to windows of positions at once,
-   and those that do not pay are removed by the normal equations of that fit.
+1. For every kind of mass, the terms that the accelerations need (:mod:`phast.fitting.selection`); the kind whose
+   evidence is largest is kept.
+2. Where there is noise, accelerations tell less than positions do: all terms are fitted to windows of positions at
+   once, and those that do not pay are removed by the normal equations of that fit.
 3. The rest, as ordinary components, is fitted, and what is not significant is removed, until all is.
 
 What the terms leave unexplained is left to splines. The cost is that of a few fits, however many terms are tried.

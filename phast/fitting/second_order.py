@@ -63,8 +63,8 @@ class SecondOrder(AbstractMethod):
     ``context`` is how many samples, or seconds (``"0.2 s"``), a state is taken from, ``window`` how many samples a
     window of the fit has; both are chosen from the motion where they are left out. ``noise`` is the standard deviation
     of a position, estimated where it is left out. ``passive`` makes the model forecast by steps along which energy
-    cannot rise (:func:`passive_transition`). ``budget`` is how many seconds a search for the law may take, where nothing
-    is named. Noise below ``clean`` times the motion counts as none: what is smaller is neither fitted nor integrated.
+    cannot rise (:func:`passive_transition`). ``budget`` is how many seconds a search for the law may take, where
+    nothing is named. Noise below ``clean`` times the motion counts as none: less is neither fitted nor integrated.
     """
 
     context: int | str | None = None

@@ -1,9 +1,10 @@
 """Which terms of a library a motion needs: least squares on accelerations, and as many terms as the evidence pays for.
 
 The residual is q'' as the model predicts it less what a smoother found, over its standard deviation: the noise that
-passes the smoother, and its bias. For a given set of terms it is minimised by Gauss and Newton's method; the masses make
-it nonlinear. Terms are then removed one by one, the least significant first, while the evidence (BIC, with the number of
-candidates counted) rises, and put back where it asks for them. The normal equations of all terms serve every subset.
+passes the smoother, and its bias. For a given set of terms it is minimised by Gauss and Newton's method; the masses
+make it nonlinear. Terms are then removed one by one, the least significant first, while the evidence (BIC, with the
+number of candidates counted) rises, and put back where it asks for them. The normal equations of all terms serve every
+subset.
 """
 
 import time
