@@ -16,6 +16,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.optimize
 from jaxtyping import Array, Float
 
 from phast.components.damping import AbstractFriction, SumDamping
@@ -30,12 +31,13 @@ from phast.fitting.free_fields import free_damping, free_potential
 from phast.fitting.law import Law, law_of, mass_of
 from phast.fitting.library import DISSIPATIVE, SOFTENING, Candidate, candidates, families
 from phast.fitting.preprocess import Preprocessed
-from phast.fitting.selection import Equations, Normal, Selection, eliminated, price_of, select
+from phast.fitting.selection import Equations, Normal, Selection, eliminated, price_of, select, settle
 from phast.fitting.structure import Structure, port_rows
 
 Fit = Callable[[PortHamiltonian, float], ModelAware]
 
 _SMOOTHING = 0.02  # of the typical velocity, near which dry friction changes sign
+_SHARPNESS = (1e-3, 0.3)  # in between, if the accelerations tell
 _SAMPLES, _SHARE = 20_000, 3.0  # of a smoother's window, one sample in each third counts as its own
 _CLEAN, _EXACT = (
     1e-6,
@@ -43,6 +45,7 @@ _CLEAN, _EXACT = (
 )  # noise, relative to the motion: below the first there is none, and fits may go to the second
 _WIDEST = 40  # terms that a fit of all of them may have
 _ROUNDS, _CERTAIN = 3, 3.0  # fits that remove terms, and deviations from zero that keep one
+_NOTHING = 1e-6  # of what would be as large as the forces are
 _UNEXPLAINED = 25.0  # mean square of what is left, in units of the smoother's error, that splines are for
 
 
@@ -93,6 +96,7 @@ class _Search:
         """The terms of the best kind of mass, by accelerations."""
         u = self.samples.u
         forces = np.zeros_like(self.samples.q) if u is None else u @ self._port_matrix().T
+        self.forces = forces
         found: list[Selection] = []
         for family in families(self.preprocessed.data.manifold, u is not None):
             if found and time.monotonic() > self.deadline:
@@ -103,7 +107,29 @@ class _Search:
                 found.append(select(equations, self.deadline))
             except np.linalg.LinAlgError:  # a mass that these data cannot have
                 continue
-        return max(found, key=lambda each: each.evidence)
+        return self._sharpened(max(found, key=lambda each: each.evidence))
+
+    def _sharpened(self, found: Selection) -> Selection:
+        """How sharply dry friction changes sign, from the accelerations."""
+        if not any(term.kind in ("coulomb", "drag") for term in found.kept):
+            return found
+        speed = self.preprocessed.scales.velocity
+
+        def tried(log_share: float) -> tuple[float, Selection]:
+            smoothing = float(np.exp(log_share)) * speed
+            kept = list(found.kept)
+            equations = Equations(self.samples, self.forces, self.deviation, found.family, kept, smoothing)
+            refined = settle(equations, found)
+            return refined.excess, refined
+
+        best = scipy.optimize.minimize_scalar(
+            lambda x: tried(x)[0], bounds=np.log(_SHARPNESS), method="bounded", options={"xatol": 1e-5}
+        )
+        excess, refined = tried(best.x)
+        if excess >= found.excess:
+            return found
+        self.smoothing = float(np.exp(best.x)) * speed
+        return refined
 
     def _port_matrix(self) -> np.ndarray:
         return np.eye(self.n) if self.port is None else np.asarray(self.port)
@@ -166,17 +192,19 @@ class _Search:
         return law, model
 
     def _insignificant(self, law: Law, model: ModelAware) -> set[Candidate]:
-        """Terms whose coefficient is no more than a few deviations, or next to nothing of what it started at."""
+        """Terms whose number is no more than a few deviations, or next to nothing of what would be felt."""
         values, slopes = np.array(in_units(model.core.system)).T
         deviations = np.abs(slopes) * np.sqrt(np.maximum(np.diag(model.evidence.covariance), 0.0))
-        gone = set()
-        for owner, value, deviation in zip(law.owners, values, deviations, strict=True):
-            if owner is not None and abs(value) < max(_CERTAIN * deviation, 1e-3 * _LEAST_UNIT):
-                gone.add(owner)
-        return gone
-
-
-_LEAST_UNIT = 1e-6
+        units, position = self._units(), self.preprocessed.scales.position
+        felt = {
+            term: {"sine": 1.0, "constant": min(unit, position)}.get(term.kind, unit) for term, unit in units.items()
+        }
+        pairs = zip(law.owners, values, deviations, strict=True)
+        return {
+            owner
+            for owner, value, deviation in pairs
+            if owner is not None and abs(value) < max(_CERTAIN * deviation, _NOTHING * felt[owner])
+        }
 
 
 # --- all terms at once -----------------------------------------------------------------------------------------------

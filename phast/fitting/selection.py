@@ -108,6 +108,15 @@ def select(equations: Equations, deadline: float = np.inf) -> Selection:
     return Selection(equations.family, terms, theta[chosen], theta[k:], float(evidence), float(cost / count))
 
 
+def settle(equations: Equations, found: Selection) -> Selection:
+    """The same terms, which are all that these equations have, with their best coefficients."""
+    theta = np.concatenate([found.coefficients, found.mass])
+    kept = np.ones(len(theta), dtype=bool)
+    theta, normal = _settled(equations, theta, kept)
+    k = len(found.coefficients)
+    return found._replace(coefficients=theta[:k], mass=theta[k:], excess=normal.cost(kept) / normal.count)
+
+
 _ROUNDS, _STEPS, _TINY = 6, 8, 1e-300
 _LEAST = 1e-4  # of the largest force: what is less cannot be told from the error of a derivative
 _SHARPEST = 1e-2  # mean squares below are as good as each other: deviations are no more than estimates

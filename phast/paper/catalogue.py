@@ -8,6 +8,7 @@ from phast.errors import InputError
 from phast.paper.casimir_table import CasimirTable, control_row
 from phast.paper.experiments import Experiment
 from phast.paper.gauge_table import GaugeTable, gauge_row
+from phast.paper.law_search import LawSearch
 from phast.paper.recordings import Recordings
 from phast.paper.tables import (
     BASELINES,
@@ -421,12 +422,15 @@ _OURS = (
 
 _MEASURED = Recordings("measured", "Measured recordings: forecasts of what was not learned from (rad, K, thousands)")
 
+_LAWS = LawSearch("law-search", "Laws found from positions alone, nothing named: 16 runs of 200 samples")
+
 _PEERS = Tools(
     "peers", "Other tools and ours on the same arrays (`phast paper bench peers`): 100 steps from 10 positions"
 )
 
 TABLES: dict[str, AbstractTable] = {
-    entry.name: entry for entry in (*_PAPER, _GAUGE, *_CONTROL, *_OURS, _WHY_GAUGE, *_WHY_CONTROL, _MEASURED, _PEERS)
+    entry.name: entry
+    for entry in (*_PAPER, _GAUGE, *_CONTROL, *_OURS, _WHY_GAUGE, *_WHY_CONTROL, _MEASURED, _LAWS, _PEERS)
 }
 
 

@@ -34,6 +34,9 @@ class Reproduction(NamedTuple):
         """The runs of a table that have no record yet; what failed comes back."""
         if self.records_only:
             return []
+        if isinstance(table, paper.law_search.LawSearch):
+            with paper.experiments.precision(True), stages("finding laws") as on_stage:
+                return table.carry_out(self.runs.results, on_stage)
         return self.runs.carry_out(paper.tables.jobs_of(table, self.seeds), models=models, quiet=self.shown.quiet)
 
     def table(self, header: list[str], rows: list[list[str]]) -> None:
