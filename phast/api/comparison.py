@@ -92,7 +92,7 @@ class Comparison:
 
         drawn = Figure(figsize=(8.0, 0.5 * len(self.candidates) + 1.5), layout="constrained")
         left, right = drawn.subplots(1, 2, sharey=True)
-        frame = self.to_frame().iloc[::-1]
+        frame = self.to_frame().iloc[::-1].replace([math.inf, -math.inf], math.nan)
         left.barh(frame.index, frame["behind"])
         left.set_xlabel("log evidence behind the best")
         right.barh(frame.index, frame["error"])
@@ -157,7 +157,8 @@ def split(recording: Recording, share: float) -> tuple[Recording, Recording]:
     pieces, count = recording.pieces, len(recording.pieces)
     if count >= _RUNS:
         left = max(1, round((1.0 - share) * count))
-        return (dataclasses.replace(recording, pieces=part) for part in (pieces[:left], pieces[left:]))  # type: ignore
+        early, late = pieces[:left], pieces[left:]
+        return dataclasses.replace(recording, pieces=early), dataclasses.replace(recording, pieces=late)
     ends = [round((1.0 - share) * len(piece.t)) for piece in pieces]
     early = tuple(rows_of(piece, np.arange(len(piece.t)) < end) for piece, end in zip(pieces, ends, strict=True))
     late = tuple(rows_of(piece, np.arange(len(piece.t)) >= end) for piece, end in zip(pieces, ends, strict=True))
@@ -168,19 +169,18 @@ _RUNS = 4  # and more: whole runs are held out
 
 
 def _judged(name: str, fitted: Fitted, kept: Recording, horizon: int | str) -> Candidate:
-    evidence = fitted.model.evidence if isinstance(fitted.model, ModelAware) else None
-    if evidence is None:
+    model = fitted.model
+    if not isinstance(model, ModelAware) or (evidence := model.evidence) is None:
         raise InputError("a comparison needs the evidence of its fits: use method=SecondOrder(…)")
     count = float(np.trace(evidence.information @ evidence.covariance))
     told = -evidence.count * math.log(max(evidence.rms, np.finfo(float).tiny)) - 0.5 * count * math.log(evidence.count)
     told -= evidence.windows_left_out / max(evidence.windows, 1) * evidence.count  # what it leaves out it does not tell
-    return Candidate(name, told, count, evidence.rms, _error(fitted, kept, horizon), fitted)
+    return Candidate(name, told, count, evidence.rms, _error(fitted, model.window, kept, horizon), fitted)
 
 
-def _error(fitted: Fitted, kept: Recording, horizon: int | str) -> float:
+def _error(fitted: Fitted, window: int, kept: Recording, horizon: int | str) -> float:
     """That of forecasts over what was held out, over that of standing still."""
-    shortest = min(len(piece.t) for piece in kept.pieces)
-    room = shortest - fitted.model.window
+    room = min(len(piece.t) for piece in kept.pieces) - window
     if room < 1:
         return math.nan
     try:

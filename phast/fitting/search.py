@@ -46,6 +46,7 @@ _CLEAN, _EXACT = (
 _WIDEST = 40  # terms that a fit of all of them may have
 _ROUNDS, _CERTAIN = 3, 3.0  # fits that remove terms, and deviations from zero that keep one
 _NOTHING = 1e-6  # of what would be as large as the forces are
+_BEYOND, _CLOSE = 2.0, 1e-4  # of the noise, and of the motion: residuals of more are left to splines
 _UNEXPLAINED = 25.0  # mean square of what is left, in units of the smoother's error, that splines are for
 
 
@@ -62,7 +63,7 @@ def find_law(
     law, model = searched.pruned(found)
     if searched.skipped:
         warnings.warn(f"the search ended with its budget: not tried were {', '.join(searched.skipped)}", stacklevel=2)
-    if found.excess > _UNEXPLAINED:
+    if searched.is_unexplained(found, model):
         return _with_free_fields(law.system, preprocessed)
     return law.system if model is None else model
 
@@ -168,6 +169,13 @@ class _Search:
         chosen = np.flatnonzero(kept[: len(terms)])
         values = [x[i] * units[terms[j]] for i, j in enumerate(chosen)]
         return found._replace(kept=tuple(terms[i] for i in chosen), coefficients=np.array(values))
+
+    def is_unexplained(self, found: Selection, model: ModelAware | None) -> bool:
+        """Whether the law leaves of the positions more than noise, and more than next to nothing."""
+        if model is None:
+            return found.excess > _UNEXPLAINED
+        least = _CLOSE * self.preprocessed.scales.position
+        return model.evidence.rms > max(_BEYOND * float(np.max(self.preprocessed.noise)), least)
 
     def _units(self) -> dict[Candidate, float]:
         """The coefficient with which a term is as large as the forces are."""

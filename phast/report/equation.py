@@ -84,9 +84,8 @@ class _Formula:
                 terms = [f"½ {k} {w}²" for k, w in zip(straight, places, strict=True) if k != "0"]
                 return [*terms, *(f"¼ {h} {w}⁴" for h, w in zip(hard, places, strict=True) if h != "0")]
             case potential.ConstantForce(force=f):
-                return [
-                    f"-{k} {_bracketed(w)}" for k, w in zip(self.numbers(f"{path}.force", f, len(x)), x, strict=True)
-                ]
+                sizes = self.numbers(f"{path}.force", f, len(x))
+                return [f"{_opposite(k)} {_bracketed(w)}" for k, w in zip(sizes, x, strict=True)]
             case potential.PairPower(strengths=s, power=power):
                 points = [f"{i + 1}{j + 1}" for i in range(len(x) // 2) for j in range(i + 1, len(x) // 2)]
                 sizes = self.numbers(f"{path}.strengths", s, len(points))
@@ -149,7 +148,7 @@ class _Formula:
         return [("q'", [f"{type(part).__name__}(q) q'"])]
 
     def _joints(self, path: str, part: damping.Friction, x: list[str]) -> list[tuple[str, list[str]]]:
-        rows = np.eye(len(x)) if part.joints is None else np.asarray(part.joints)
+        rows = np.eye(len(x)).tolist() if part.joints is None else part.joints
         speeds = [_combined(row, [f"{w}'" for w in x]) for row in rows]
         forms = {"viscous": "{k} {w}", "coulomb": "{k} sign({w})", "quadratic": "{k} |{w}| {w}"}
         sizes = {name: self.numbers(f"{path}.{name}", getattr(part, name), len(speeds)) for name in forms}
@@ -174,6 +173,10 @@ def _combined(row: Sequence[float], x: list[str]) -> str:
         if k != 0.0
     ]
     return " ".join(terms).removeprefix("+ ")
+
+
+def _opposite(number: str) -> str:
+    return number.removeprefix("-") if number.startswith("-") else f"-{number}"
 
 
 def _bracketed(text: str) -> str:

@@ -53,7 +53,7 @@ def test_potential_is_twice_differentiable_across_nodes_and_periodic():
     np.testing.assert_allclose(value(q), value(q + 4 * np.pi), atol=1e-9)
 
 
-def test_a_force_outside_its_grid_stays_what_it_was_at_the_edge():
+def test_a_force_outside_its_grid_stays_what_it_was_at_the_edge(float64):
     """A path that leaves the data goes on by the law beside the spline, however far, and never to no number."""
     line = Manifold.parse("x")
     nodes = jnp.asarray(np.random.default_rng(0).normal(size=9))
