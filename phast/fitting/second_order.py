@@ -79,6 +79,8 @@ class SecondOrder(AbstractMethod):
             check_duration(self.context)
         if self.window is not None and self.window < 2:
             raise InputError(f"a window has at least 2 samples, not {self.window}")
+        if self.budget is not None and not self.budget > 0.0:
+            raise InputError(f"budget is a time in seconds: give a positive number, not {self.budget}")
         if self.noise is not None and not (np.asarray(self.noise) > 0.0).all():
             raise InputError(f"noise is a standard deviation: give a positive number, not {self.noise}")
 
