@@ -184,8 +184,8 @@ class StructureOptions(Options):
     regime: Annotated[
         Literal["known", "partial", "unknown"] | None,
         typer.Option(
-            help="What is known; left out, partial if a potential is named, else unknown; with nothing named the law is "
-            "found.",
+            help="What is known; left out, partial if a potential is named, else unknown; where nothing is named, the "
+            "law is found.",
             rich_help_panel="Structure",
         ),
     ] = None
