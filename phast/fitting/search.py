@@ -43,7 +43,7 @@ _CLEAN, _EXACT = (
     1e-6,
     1e-13,
 )  # noise, relative to the motion: below the first there is none, and fits may go to the second
-_WIDEST = 40  # terms that a fit of all of them may have
+_WIDEST = 64  # terms that a fit of all of them may have
 _ROUNDS, _CERTAIN = 3, 3.0  # fits that remove terms, and deviations from zero that keep one
 _NOTHING = 1e-6  # of what would be as large as the forces are
 _BEYOND, _CLOSE = 2.0, 1e-4  # of the noise, and of the motion: residuals of more are left to splines
