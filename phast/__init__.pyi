@@ -1,5 +1,7 @@
 """Public names and the modules that define them. ``__init__.py`` loads each on first use."""
 
+from .api.comparison import Comparison as Comparison
+from .api.comparison import compare as compare
 from .api.controlled import Controlled as Controlled
 from .api.fitted import Fitted as Fitted
 from .api.fitted import load as load
@@ -10,6 +12,7 @@ from .api.states import States as States
 from .api.stream import StateStream as StateStream
 from .components.damping import ConstantDamping as ConstantDamping
 from .components.damping import DirectionalFriction as DirectionalFriction
+from .components.damping import FacingDamping as FacingDamping
 from .components.damping import Friction as Friction
 from .components.damping import FrictionField as FrictionField
 from .components.damping import HouseholderDamping as HouseholderDamping
@@ -29,6 +32,7 @@ from .components.mass import LinkedMass as LinkedMass
 from .components.mass import LowRankMass as LowRankMass
 from .components.mass import NeuralMass as NeuralMass
 from .components.mass import RelativeMass as RelativeMass
+from .components.mass import UnequalMass as UnequalMass
 from .components.parameter import Bounded as Bounded
 from .components.parameter import Positive as Positive
 from .components.parameter import Real as Real
@@ -42,6 +46,7 @@ from .components.potential import Hybrid as Hybrid
 from .components.potential import LennardJones as LennardJones
 from .components.potential import Logarithmic as Logarithmic
 from .components.potential import MLPPotential as MLPPotential
+from .components.potential import PairPower as PairPower
 from .components.potential import PeriodicMLPPotential as PeriodicMLPPotential
 from .components.potential import Quadratic as Quadratic
 from .components.potential import QuadraticForm as QuadraticForm

@@ -57,7 +57,7 @@ def lines_of_commands(text: str) -> list[str]:
     """What a reader would type: lines of shell, and spans that begin with the program."""
     shell = [body for kind, body in _CODE.findall(text) if kind == "sh" or body.startswith("%%bash")]
     lines = [line for body in shell for line in body.replace("\\\n", " ").splitlines()] + _SPAN.findall(text)
-    return [line.split("|")[-1].strip() for line in lines if re.search(r"(^|\| )phast (?!…|COMMAND)", line)]
+    return [line.split(" | ")[-1].strip() for line in lines if re.search(r"(^|\| )phast (?!…|COMMAND)", line)]
 
 
 @each_document

@@ -43,11 +43,13 @@ _OF_FIELDS: dict[type, dict[str, Dimension]] = {
     mass.ConstantMass: {"masses": MASS},
     mass.LinkedMass: {"first": MASS, "second": MASS, "coupling": NUMBER, "offset": LENGTH},
     mass.JointedMass: {"first": MASS, "second": MASS, "coupling": NUMBER, "rotors": MASS, "offset": LENGTH},
+    mass.UnequalMass: {"first": MASS, "others": MASS},
     mass.LinkageMass: {"first": MASS, "others": MASS, "couplings": NUMBER},
     mass.GearedMass: {"rotors": MASS},
     damping.ConstantDamping: {"coefficients": VISCOUS},
     damping.WindyDamping: {"base": VISCOUS, "gain": VISCOUS},
     damping.Friction: {"viscous": VISCOUS, "coulomb": FORCE, "quadratic": QUADRATIC},
+    damping.FacingDamping: {"gain": VISCOUS},
     damping.Stiction: {"limit": FORCE},
     PortHamiltonian: {"port": FORCE},
 }

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
@@ -16,6 +16,7 @@ from phast.data.units import Units
 from phast.errors import InputError
 from phast.estimation.moving_horizon import ModelAware
 from phast.fitting.shooting import Identified
+from phast.report.equation import equation, latex
 from phast.report.text import coefficient_table, each_with_unit, figure, padded, residual_text
 
 if TYPE_CHECKING:
@@ -84,6 +85,13 @@ class Identification:
             "fields": {name: field.to_dict("records") for name, field in self.fields.items()},
             "energy": self.energy,
         }
+
+    def equation(self, form: Literal["text", "latex"] = "text") -> str:
+        """What was found as formulas: T, V and the force of friction against each velocity, with ±."""
+        if form not in ("text", "latex"):
+            raise InputError(f"unknown form '{form}': choose text or latex")
+        text = equation(self.found.system, self.units.manifold.names, self.coefficients)
+        return text if form == "text" else latex(text)
 
     def plot(self) -> "Figure":
         """Force and damping along each coordinate, each with a band of two standard deviations."""

@@ -30,7 +30,7 @@ class _Method:
         if said:
             wanted = "gradient" if self.name == "second-order" else "second-order"
             raise InputError(f"--{said[0].replace('_', '-')} belongs to --method {wanted}")
-        for name in ("noise", "learning_rate"):
+        for name in ("noise", "budget", "learning_rate"):
             if (value := (self.second_order | self.gradient)[name]) is not None and not value > 0.0:
                 raise InputError(f"--{name.replace('_', '-')} {value:g}: give a positive number")
 
@@ -68,6 +68,10 @@ def command(
         bool,
         typer.Option("--passive", help="Forecast by steps along which energy cannot rise.", rich_help_panel="Method"),
     ] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Seconds for the search, where the law is to be found.", rich_help_panel="Method"),
+    ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Gradient: passes over the data.", rich_help_panel="Method")
     ] = None,
@@ -89,7 +93,7 @@ def command(
         check_duration(context)
     path = model_path(output)
     unfinished = path.with_name(path.name + ".unfinished")
-    second_order = {"context": _whole(context), "window": window, "noise": noise, "passive": passive}
+    second_order = {"context": _whole(context), "window": window, "noise": noise, "passive": passive, "budget": budget}
     gradient = {"epochs": epochs, "learning_rate": learning_rate, "bound": _bound(bound)}
     chosen = _Method(method, second_order, gradient)
     sink = JsonSink(shown.json_file)

@@ -21,7 +21,19 @@ class Commands(AbstractCommands):
     """The user's commands, and those that other packages add."""
 
     package = "phast.cli"
-    names = ("fit", "forecast", "identify", "filter", "report", "control", "export", "simulate", "systems", "demo")
+    names = (
+        "fit",
+        "forecast",
+        "identify",
+        "compare",
+        "filter",
+        "report",
+        "control",
+        "export",
+        "simulate",
+        "systems",
+        "demo",
+    )
 
     def others(self) -> dict[str, Callable[[], Command]]:
         points = sorted(importlib.metadata.entry_points(group="phast.commands"), key=lambda point: point.name)

@@ -157,7 +157,7 @@ class StructureOptions(Options):
     potential: Annotated[
         str | None,
         typer.Option(
-            help="The template: cosine, quadratic, quartic, constant, coupled, chain or none, joined by +; "
+            help="The template: cosine, quadratic, quartic, constant, coupled, chain, none or auto, joined by +; "
             "'quadratic(x1-x2)' is of a difference, 'cosine:9.81' has a strength.",
             rich_help_panel="Structure",
         ),
@@ -184,7 +184,8 @@ class StructureOptions(Options):
     regime: Annotated[
         Literal["known", "partial", "unknown"] | None,
         typer.Option(
-            help="What is known; partial if a potential is named, else unknown, if left out.",
+            help="What is known; left out, partial if a potential is named, else unknown; where nothing is named, the "
+            "law is found.",
             rich_help_panel="Structure",
         ),
     ] = None

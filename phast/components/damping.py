@@ -62,6 +62,21 @@ class WindyDamping(AbstractDamping):
         return DiagonalPlusLowRank(value_of(self.base) + value_of(self.gain) * facing)
 
 
+class FacingDamping(AbstractDamping):
+    """D = g abs(sin q_a) e eᵀ: drag on one coordinate that depends on how the angle q_a faces the flow.
+
+    ``place`` is the coordinate that feels it. A :class:`WindyDamping` has this on every coordinate, and a base.
+    """
+
+    gain: Coefficient
+    place: int
+    angle: int
+
+    def operator(self, q, v):
+        strength = jnp.sum(value_of(self.gain)) * jnp.abs(jnp.sin(q[self.angle]))
+        return DiagonalPlusLowRank(jnp.zeros_like(q).at[self.place].set(strength))
+
+
 class HouseholderDamping(AbstractDamping):
     """D(q) = d0 I + Σ β_i(q) k_i(q) k_i(q)ᵀ with unit vectors k_i and β_i ≥ 0 (Eq. 10).
 

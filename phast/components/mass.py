@@ -37,6 +37,17 @@ class ConstantMass(AbstractConstantMass):
         return DiagonalPlusLowRank(jnp.broadcast_to(value_of(self.masses), q.shape))
 
 
+class UnequalMass(AbstractConstantMass):
+    """M = diag(first, others): the ratios of masses, where the first is what others are counted in."""
+
+    first: Coefficient
+    others: Coefficient
+
+    def operator(self, q):
+        others = jnp.broadcast_to(value_of(self.others), (q.shape[0] - 1,))
+        return DiagonalPlusLowRank(jnp.concatenate([value_of(self.first).reshape(1), others]))
+
+
 class LowRankMass(AbstractConstantMass):
     """M = diag(d) + Σ α_i k_i k_iᵀ with unit vectors k_i (appendix C.2): n + m(n + 1) parameters for m terms."""
 

@@ -134,6 +134,21 @@ class Gravity(AbstractPotential):
         return -self.constant * jnp.sum(masses[first] * masses[second] * inverse_distance)
 
 
+class PairPower(AbstractPotential):
+    """V = Σ_{i<j} c_ij (r² + s²)^(-k/2) between points in the plane: each pair with its own strength, of either sign.
+
+    With k = 1 it is gravity or charge; Lennard and Jones' law is the sum of one with k = 12 and one with k = 6.
+    """
+
+    strengths: Offset
+    power: int = 1
+    softening: float = 0.1
+
+    def __call__(self, q):
+        near = _pair_distances_squared(q) + self.softening**2
+        return jnp.sum(value_of(self.strengths) * near ** (-0.5 * self.power))
+
+
 class Prey(AbstractPotential):
     """V = δ q - γ ln q: the prey's share of the Lotka–Volterra invariant, straight below ``floor``."""
 

@@ -88,9 +88,12 @@ class Grid(eqx.Module):
             return nodes, _weights(s - cell, degree)
         inside = count - degree
         s = (x - self.low[axis]) / (self.high[axis] - self.low[axis]) * inside
-        s = jnp.clip(s, 0.0, inside) if degree == 1 else s  # hats stay positive; cubics go on as they leave
-        cell = jnp.clip(jnp.floor(s), 0, inside - 1)
-        return cell.astype(int) + jnp.arange(degree + 1), _weights(s - cell, degree)
+        within = jnp.clip(s, 0.0, inside)
+        cell = jnp.clip(jnp.floor(within), 0, inside - 1)
+        weights = _weights(within - cell, degree)
+        if degree == 3:  # beyond its ends a cubic is straight, so that its force stays what it was there
+            weights = weights + (s - within) * _slopes(within - cell)
+        return cell.astype(int) + jnp.arange(degree + 1), weights
 
     def roughness(self, coefficients: Float[Array, "..."], order: int) -> tuple[Float[Array, " k"], ...]:
         """Differences of this order between neighbouring nodes, along every axis."""
@@ -110,3 +113,9 @@ def _weights(f: Float[Array, ""], degree: int) -> Float[Array, " k"]:
         g = 1.0 - f
         return jnp.stack([g**3, 3 * f**3 - 6 * f**2 + 4, 3 * g**3 - 6 * g**2 + 4, f**3]) / 6.0
     raise ValueError(f"splines of degree 1 or 3, not {degree}")
+
+
+def _slopes(f: Float[Array, ""]) -> Float[Array, " k"]:
+    """How the weights of a cubic change with f."""
+    g = 1.0 - f
+    return jnp.stack([-(g**2), 3 * f**2 - 4 * f, 4 * g - 3 * g**2, f**2]) / 2.0

@@ -40,8 +40,9 @@ from phast.fitting.matching import match
 from phast.fitting.method import AbstractMethod
 from phast.fitting.preprocess import Preprocessed
 from phast.fitting.progress import Callback, Progress
+from phast.fitting.search import find_law
 from phast.fitting.shooting import shoot
-from phast.fitting.structure import compose
+from phast.fitting.structure import Structure, compose
 from phast.fitting.uncertainty import calibrated
 
 MATCH_SAMPLES = 20_000
@@ -49,6 +50,7 @@ SHOOT_SAMPLES = 200_000  # of one coordinate; fewer of several, where each costs
 CLEAN = 1e-6  # noise, relative to the motion, below which there is none
 ITERATIONS = 12  # fewer of several coordinates
 SUBSTEPS = (1, 2, 4)  # of Runge–Kutta per sample, from which the data choose
+EXACT_SUBSTEPS = (1, 2, 4, 8, 16, 32, 64)  # the same where next to no noise hides the error of a step
 
 
 # --- the fit ---------------------------------------------------------------------------------------------------------
@@ -61,45 +63,64 @@ class SecondOrder(AbstractMethod):
     ``context`` is how many samples, or seconds (``"0.2 s"``), a state is taken from, ``window`` how many samples a
     window of the fit has; both are chosen from the motion where they are left out. ``noise`` is the standard deviation
     of a position, estimated where it is left out. ``passive`` makes the model forecast by steps along which energy
-    cannot rise (:func:`passive_transition`).
+    cannot rise (:func:`passive_transition`). ``budget`` is how many seconds a search for the law may take, where
+    nothing is named. Noise below ``clean`` times the motion counts as none: less is neither fitted nor integrated.
     """
 
     context: int | str | None = None
     window: int | None = None
     noise: Noise | None = None
     passive: bool = False
+    budget: float | None = None
+    clean: float = CLEAN
 
     def __post_init__(self):
         if self.context is not None:
             check_duration(self.context)
         if self.window is not None and self.window < 2:
             raise InputError(f"a window has at least 2 samples, not {self.window}")
+        if self.budget is not None and not self.budget > 0.0:
+            raise InputError(f"budget is a time in seconds: give a positive number, not {self.budget}")
         if self.noise is not None and not (np.asarray(self.noise) > 0.0).all():
             raise InputError(f"noise is a standard deviation: give a positive number, not {self.noise}")
 
     def fit(self, structure, data, *, seed, progress):
         with jax.enable_x64(True):
             preprocessed = Preprocessed(data)
-            system = structure if isinstance(structure, AbstractEnergetic) else compose(structure, preprocessed)
-            system = in_working_precision(system)
-            model = self._shoot(system, preprocessed, seed, progress)
+            system = self._system(structure, preprocessed, seed, progress)
+            if isinstance(system, ModelAware):  # the search has fitted it
+                model = made_passive(system) if self.passive else system
+            else:
+                model = self._shoot(in_working_precision(system), preprocessed, seed, progress)
             progress(Progress("judging the spread of forecasts", 3, STAGES, model))
             model = calibrated(model, data, seed=seed)
             progress(Progress("fitted", STAGES, STAGES, model))
             return model
 
+    def _system(
+        self, structure: Structure | AbstractEnergetic, preprocessed: Preprocessed, seed: int, progress: Callback
+    ):
+        """What is to be fitted, or the fitted law that a search has found."""
+        if isinstance(structure, AbstractEnergetic):
+            return structure
+        if not structure.is_open:
+            return compose(structure, preprocessed)
+        progress(Progress("searching for the law", 0, STAGES))
+
+        def fitted(system: AbstractEnergetic, clean: float) -> ModelAware:
+            method = dataclasses.replace(self, clean=min(clean, self.clean))
+            return method._refined(system, preprocessed, seed, progress)
+
+        return find_law(structure, preprocessed, fitted, budget=self.budget)
+
     def _shoot(self, system: AbstractEnergetic, preprocessed: Preprocessed, seed: int, progress: Callback):
-        data, even, noise = preprocessed.data, preprocessed.even, preprocessed.noise
+        data, even, noise = preprocessed.data, preprocessed.even, self._noise(preprocessed)
         if data.q.size < 2 * parameter_count(system):
             raise InputError(
                 f"{data.q.size} positions are too few for {parameter_count(system)} coefficients: record more, or give "
                 "a potential and a damping law (regime 'known')"
             )
-        window = self.window or preprocessed.natural_window
-        context = _context_length(self.context, window, data)
-        rng, n = np.random.default_rng(seed), data.manifold.size
-        if self.noise is not None:
-            noise = np.broadcast_to(np.asarray(self.noise, dtype=float), (n,))
+        rng = np.random.default_rng(seed)
         progress(Progress("matching accelerations", 0, STAGES))
         samples = preprocessed.samples
         chosen = rng.permutation(len(samples.q))[:MATCH_SAMPLES]
@@ -107,14 +128,28 @@ class SecondOrder(AbstractMethod):
         samples = samples._replace(bias=_SHARPER * samples.bias)
         passed = noise * float(np.linalg.norm(preprocessed.smoother.kernels(even.dt)[2]))
         system = match(system, samples, deviation=np.maximum(passed, 1e-3 * np.std(samples.a, axis=0) + _TINY))
+        model = self._refined(system, preprocessed, seed, progress)
+        return made_passive(model) if self.passive else model
 
+    def _noise(self, preprocessed: Preprocessed) -> Float[np.ndarray, " n"]:
+        if self.noise is None:
+            return preprocessed.noise
+        return np.broadcast_to(np.asarray(self.noise, dtype=float), (preprocessed.data.manifold.size,))
+
+    def _refined(self, system: AbstractEnergetic, preprocessed: Preprocessed, seed: int, progress: Callback):
+        """The model whose coefficients explain windows of positions best, from where they are."""
+        data, noise, rng = preprocessed.data, self._noise(preprocessed), np.random.default_rng(seed + 1)
+        window, n = self.window or preprocessed.natural_window, data.manifold.size
+        context = _context_length(self.context, window, data)
         progress(Progress("choosing the time step", 1, STAGES))
         length = min(window, data.length)
         windows = data.windows(length, length)
         enough = max(SHOOT_SAMPLES // (length * n**3), parameter_count(system), 50)  # a place for each coefficient
         windows = windows.subset(rng.permutation(len(windows))[:enough])
-        least = CLEAN * np.std(windows.q, axis=(0, 1)) + _TINY
-        transition = sharpest(system, windows.subset(slice(0, 100)), tolerance=np.maximum(0.1 * noise, least))
+        least = self.clean * np.std(windows.q, axis=(0, 1)) + _TINY
+        counts = SUBSTEPS if self.clean >= CLEAN else EXACT_SUBSTEPS
+        tolerance = np.maximum(0.1 * noise, least)
+        transition = sharpest(system, windows.subset(slice(0, 100)), tolerance=tolerance, counts=counts)
         progress(Progress("shooting over windows", 2, STAGES))
         found = shoot(
             Core(system, transition),
@@ -124,8 +159,7 @@ class SecondOrder(AbstractMethod):
             iterations=max(ITERATIONS // n, 4),
         )
         core = Core(found.system, transition)
-        model = ModelAware(core, data.manifold, data.dt, context, tuple(map(float, noise)), found.evidence)
-        return made_passive(model) if self.passive else model
+        return ModelAware(core, data.manifold, data.dt, context, tuple(map(float, noise)), found.evidence)
 
 
 STAGES = 4
@@ -153,7 +187,11 @@ _SHARPER = 0.03  # of its bias is what an acceleration is off by
 
 
 def sharpest(
-    system: AbstractEnergetic, windows: Trajectories, *, tolerance: float | Float[np.ndarray, " n"]
+    system: AbstractEnergetic,
+    windows: Trajectories,
+    *,
+    tolerance: float | Float[np.ndarray, " n"],
+    counts: tuple[int, ...] = SUBSTEPS,
 ) -> AbstractTransition:
     """The cheapest step over these windows that halving would not change by more than ``tolerance``.
 
@@ -162,18 +200,18 @@ def sharpest(
     """
     dt, moved = windows.dt, np.std(windows.q, axis=(0, 1))
     if not isinstance(system, PortHamiltonian):
-        return RungeKutta(Timestep(dt, 2 * SUBSTEPS[-1]))
+        return RungeKutta(Timestep(dt, 2 * counts[-1]))
     core = leapfrog() if system.separable else ImplicitMidpoint()
     strang = Transition(core, ExactDamping(), Timestep(dt, 2 * SUBSTEPS[-1]))
     if parted(system.damping)[1]:  # what holds is resolved in the step itself
         return strang
     if depends_on_velocity(system.damping) and _decay_at_rest(system, windows) * dt / SUBSTEPS[-1] > _STABLE:
         return strang
-    coarse = _final_positions(system, RungeKutta(Timestep(dt, SUBSTEPS[0])), windows)
-    for count in SUBSTEPS:
+    coarse = _final_positions(system, RungeKutta(Timestep(dt, counts[0])), windows)
+    for count in counts:
         fine = _final_positions(system, RungeKutta(Timestep(dt, 2 * count)), windows)
         error = np.sqrt(np.mean(np.asarray(windows.manifold.squared_error(fine, coarse)), axis=0))
-        if (error <= tolerance).all() or (count == SUBSTEPS[-1] and (error < 1e-2 * moved).all()):
+        if (error <= tolerance).all() or (count == counts[-1] and (error < 1e-2 * moved).all()):
             return RungeKutta(Timestep(dt, count))
         coarse = fine
     return strang

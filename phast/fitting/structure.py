@@ -89,7 +89,15 @@ class Structure:
             check_port(self.port)
         elif self.port is not None:  # rows of any kind, as what can be compared
             object.__setattr__(self, "port", tuple(tuple(np.atleast_1d(row).tolist()) for row in self.port))
+        if self.potential == "auto" and not (self.damping is self.regime is None and str(self.mass) in ("1.0", "1")):
+            raise InputError("potential 'auto' finds the whole law: leave mass, damping and regime out")
         check_regime(self.regime, has_potential=self.potential is not None, has_damping=self.damping is not None)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the law is to be found: nothing is named but, perhaps, a port."""
+        nothing = self.potential is None and self.regime is None and not self.pairs
+        return self.potential == "auto" or (nothing and self.damping is None and str(self.mass) in ("1.0", "1"))
 
     @property
     def inferred_regime(self) -> Regime:
@@ -113,7 +121,7 @@ class Structure:
         """What was asked for, as text."""
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         told = {name: _spelled_out(value) for name, value in given.items() if not (value is None or value is False)}
-        return told | {"regime": self.inferred_regime}
+        return told | {"regime": "found" if self.is_open else self.inferred_regime}
 
 
 def _spelled_out(value: Any) -> str:
@@ -217,6 +225,14 @@ def _links(
 
 
 # --- ports -----------------------------------------------------------------------------------------------------------
+
+
+def port_rows(wanted: Any, data: Trajectories) -> tuple | None:
+    """G where it is known, as a search for the law needs it."""
+    rows = _rows(wanted, data)
+    if isinstance(rows, str):
+        raise InputError("a search for the law needs a port that is known: give its rows, or name a potential")
+    return rows
 
 
 def _rows(wanted: Any, data: Trajectories) -> tuple | str | None:

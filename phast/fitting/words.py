@@ -11,7 +11,7 @@ from phast.errors import InputError
 REGIMES = ("known", "partial", "unknown")
 MASSES = ("learned", "links", "joints", "joints+rotors", "cartpole")
 DAMPINGS = ("viscous", "coulomb", "quadratic", "stiction", "directional", "coupled", "free", "none")
-POTENTIALS = ("cosine", "quadratic", "quartic", "constant", "coupled", "chain", "none")
+POTENTIALS = ("cosine", "quadratic", "quartic", "constant", "coupled", "chain", "none", "auto")
 PORTS = ("identity", "learned")
 
 _OF_COMBINATIONS = ("cosine", "quadratic", "quartic", "constant", "viscous", "coulomb", "stiction")
@@ -61,8 +61,9 @@ def _row(text: str, names: tuple[str, ...]) -> tuple[float, ...]:
 def check_potentials(text: str) -> list[Term]:
     """Refuse an unknown potential, and name the nearest one."""
     terms = [check_potential(word) for word in words_in(text)]
-    if len(terms) > 1 and "none" in [term.kind for term in terms]:
-        raise InputError(f"potential '{text}': 'none' goes with no other term")
+    for word in ("none", "auto"):
+        if len(terms) > 1 and word in [term.kind for term in terms]:
+            raise InputError(f"potential '{text}': '{word}' goes with no other term")
     return terms
 
 
@@ -158,6 +159,8 @@ def check(potential: str | None, mass: str, damping: str | None, regime: str | N
     if damping is not None:
         check_dampings(damping)
     check_mass(mass)
+    if potential == "auto" and not (damping is regime is None and mass in ("1.0", "1")):
+        raise InputError("potential 'auto' finds the whole law: leave mass, damping and regime out")
     check_regime(regime, has_potential=potential is not None, has_damping=damping is not None)
 
 

@@ -7,6 +7,7 @@ from . import executors as executors
 from . import experiments as experiments
 from . import figures as figures
 from . import gauge_picture as gauge_picture
+from . import law_search as law_search
 from . import metrics as metrics
 from . import models as models
 from . import peers as peers

@@ -8,6 +8,7 @@ from phast.errors import InputError
 from phast.paper.casimir_table import CasimirTable, control_row
 from phast.paper.experiments import Experiment
 from phast.paper.gauge_table import GaugeTable, gauge_row
+from phast.paper.law_search import LawSearch
 from phast.paper.learned_control import LearnedControl
 from phast.paper.recordings import Recordings
 from phast.paper.tables import (
@@ -426,14 +427,28 @@ _LEARNED_CONTROL = LearnedControl(
     "learned-control",
     "Predictive control on models learned from 60 s of positions, noise 0.002: the true rigs held upright and swung up",
 )
+_LAWS = LawSearch("law-search", "Laws found from positions alone, nothing named: 16 runs of 200 samples")
 
 _PEERS = Tools(
     "peers", "Other tools and ours on the same arrays (`phast paper bench peers`): 100 steps from 10 positions"
 )
 
+_STUDIES = (_MEASURED, _LEARNED_CONTROL, _LAWS)
+
 TABLES: dict[str, AbstractTable] = {
     entry.name: entry
-    for entry in (*_PAPER, _GAUGE, *_CONTROL, *_OURS, _WHY_GAUGE, *_WHY_CONTROL, _MEASURED, _LEARNED_CONTROL, _PEERS)
+    for entry in (
+        *_PAPER,
+        _GAUGE,
+        *_CONTROL,
+        *_OURS,
+        _WHY_GAUGE,
+        *_WHY_CONTROL,
+        _MEASURED,
+        _LEARNED_CONTROL,
+        _LAWS,
+        _PEERS,
+    )
 }
 
 

@@ -36,8 +36,7 @@ class Reproduction(NamedTuple):
             return []
         if isinstance(table, paper.tables.AbstractStudy):
             with paper.experiments.precision(True), stages(table.title) as on_stage:
-                table.carry_out(self.runs.results, on_stage)
-            return []
+                return table.carry_out(self.runs.results, on_stage)
         return self.runs.carry_out(paper.tables.jobs_of(table, self.seeds), models=models, quiet=self.shown.quiet)
 
     def table(self, header: list[str], rows: list[list[str]]) -> None:

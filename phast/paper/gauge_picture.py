@@ -31,7 +31,7 @@ INERTIA, GRAVITY = 2.0, 9.81
 CONTEXT, HORIZON, NOISE = 10, 150, 1e-3
 _TRUE_POTENTIAL = Cosine(INERTIA * GRAVITY)
 ASSUMED = {
-    "M taken to be 1": Structure(),
+    "M taken to be 1": Structure(regime="unknown"),
     "M taken to be 4": Structure(mass=4.0),
     "anchor: M given": Structure(mass=INERTIA),
     "anchor: V given (M found)": Structure(potential=_TRUE_POTENTIAL, mass="learned", damping="free", regime="known"),

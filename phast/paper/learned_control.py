@@ -134,6 +134,7 @@ class LearnedControl(AbstractStudy):
             for model in missing:
                 record = carried_out(name, model, fitted, self.trials, on_stage)
                 write_record(self._path(results, name, model), record)
+        return []
 
     def records(self, results, seeds=None):
         paths = (self._path(results, name, model) for name in RIGS for model in MODELS)

@@ -269,8 +269,8 @@ class AbstractStudy(AbstractTable):
     """A table whose runs are no experiments: it carries out itself what has no record yet."""
 
     @abstractmethod
-    def carry_out(self, results: Path, on_stage: Callable[[str], None]) -> None:
-        """Make the records that are missing."""
+    def carry_out(self, results: Path, on_stage: Callable[[str], None]) -> list[str]:
+        """Make the records that are missing; what failed comes back."""
 
 
 def jobs_of(table: AbstractTable, seeds: int | None = None) -> list[Job]:

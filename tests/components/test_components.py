@@ -20,6 +20,7 @@ from phast.components import damping, mass, potential
 from phast.components.damping import (
     ConstantDamping,
     DirectionalFriction,
+    FacingDamping,
     Friction,
     FrictionField,
     HouseholderDamping,
@@ -54,6 +55,7 @@ from phast.components.mass import (
     LowRankMass,
     NeuralMass,
     RelativeMass,
+    UnequalMass,
     unit_rows,
 )
 from phast.components.network import MLP, silu
@@ -71,6 +73,7 @@ from phast.components.potential import (
     Logarithmic,
     MLPPotential,
     PairPotential,
+    PairPower,
     PeriodicMLPPotential,
     Prey,
     Quadratic,
@@ -133,6 +136,8 @@ POTENTIALS = {
     "lennard-jones, learned": (6, lambda key: LennardJones(Positive.uninformed(), Positive.uninformed())),
     "gravity": (4, lambda key: Gravity((1.0, 3.0))),
     "gravity, learned": (6, lambda key: Gravity(Positive.uninformed(3), constant=2.0)),
+    "pair power": (4, lambda key: PairPower((-2.0,), 1)),
+    "pair power, learned": (6, lambda key: PairPower(Real.starting_at(jnp.ones(3)), 6)),
     "prey": (1, lambda key: Prey()),
     "arm": (3, lambda key: ArmGravity((1.0, 2.0, 0.5), **LINKS)),
     "arm, learned": (3, lambda key: ArmGravity(Positive.uninformed(3), **LINKS)),
@@ -159,6 +164,8 @@ MASSES = {
     "constant": (4, lambda key: ConstantMass((1.0, 2.0, 0.1, 5.0))),
     "constant, shared": (4, lambda key: ConstantMass(2.0)),
     "constant, learned": (4, lambda key: ConstantMass(Positive.uninformed(4))),
+    "unequal": (4, lambda key: UnequalMass(1.0, (2.0, 0.1, 5.0))),
+    "unequal, learned": (3, lambda key: UnequalMass(Positive.uninformed(), Positive.uninformed(2))),
     "low rank": (4, lambda key: LowRankMass.create(4, key=key)),
     "low rank, wide": (7, lambda key: LowRankMass.create(7, terms=5, key=key)),
     "cart-pole": (2, lambda key: CartPoleMass(1.0, 0.3, 0.7)),
@@ -188,6 +195,8 @@ DAMPINGS = {
     "constant, learned": (4, lambda key: ConstantDamping(Positive.uninformed(4))),
     "windy": (2, lambda key: WindyDamping(0.1, (0.3, 0.5), (1, 1))),
     "windy, learned": (4, lambda key: WindyDamping(Positive.uninformed(4), Positive.uninformed(), (1, 1, 3, 3))),
+    "facing": (2, lambda key: FacingDamping(0.3, 0, 1)),
+    "facing, learned": (4, lambda key: FacingDamping(Positive.uninformed(1), 3, 1)),
     "householder": (4, lambda key: HouseholderDamping.create(FOUR, base=0.0, width=8, key=key)),
     "householder, learned base": (
         4,

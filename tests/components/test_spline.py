@@ -53,6 +53,19 @@ def test_potential_is_twice_differentiable_across_nodes_and_periodic():
     np.testing.assert_allclose(value(q), value(q + 4 * np.pi), atol=1e-9)
 
 
+def test_a_force_outside_its_grid_stays_what_it_was_at_the_edge(float64):
+    """A path that leaves the data goes on by the law beside the spline, however far, and never to no number."""
+    line = Manifold.parse("x")
+    nodes = jnp.asarray(np.random.default_rng(0).normal(size=9))
+    spline = SplinePotential(nodes, Grid(line, (9,), (-1.0,), (2.0,)))
+    force = jax.vmap(jax.grad(lambda x: spline(x[None])))
+    edges, outside = force(jnp.array([-1.0, 2.0])), force(jnp.array([-1.001, -50.0, 2.001, 1e6]))
+    np.testing.assert_allclose(outside, np.repeat(edges, 2), rtol=1e-9)
+    inside = jnp.linspace(-0.99, 1.99, 7)
+    values, h = jax.vmap(lambda x: spline(x[None])), 1e-5
+    np.testing.assert_allclose(force(inside), (values(inside + h) - values(inside - h)) / (2 * h), rtol=1e-6, atol=1e-8)
+
+
 def test_damping_outside_its_grid_stays_what_it_was_at_the_edge():
     damping = SplineDamping(jax.random.normal(jax.random.key(3), (9, 1)), LINE)
     rest = jnp.zeros(1)
