@@ -27,7 +27,7 @@ _DECISIVE = ((5.0, "decisive"), (2.5, "strong"), (1.0, "weak"))  # differences i
 _ALIKE = 1.05  # held-out errors within this factor are as good as each other
 
 
-class Candidate(NamedTuple):
+class Ranked(NamedTuple):
     """One structure: its log evidence, how many numbers it has learned, its residual, and its error held out.
 
     ``evidence`` is -N ln(residual) - ½ k ln N, the BIC with the noise that the residuals themselves show; k counts what
@@ -47,7 +47,7 @@ class Candidate(NamedTuple):
 class Comparison:
     """Candidates, the best first, by their evidence."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Ranked, ...]
     horizon: str
 
     @property
@@ -144,7 +144,7 @@ def compare(
         try:
             fitted = fit(learned, structure, method=method, seed=seed, progress=progress)
         except FitError:
-            found.append(Candidate(name, -math.inf, math.inf, math.inf, math.inf, None))
+            found.append(Ranked(name, -math.inf, math.inf, math.inf, math.inf, None))
             continue
         found.append(_judged(name, fitted, kept, horizon))
     if all(each.fitted is None for each in found):
@@ -168,14 +168,14 @@ def split(recording: Recording, share: float) -> tuple[Recording, Recording]:
 _RUNS = 4  # and more: whole runs are held out
 
 
-def _judged(name: str, fitted: Fitted, kept: Recording, horizon: int | str) -> Candidate:
+def _judged(name: str, fitted: Fitted, kept: Recording, horizon: int | str) -> Ranked:
     model = fitted.model
     if not isinstance(model, ModelAware) or (evidence := model.evidence) is None:
         raise InputError("a comparison needs the evidence of its fits: use method=SecondOrder(…)")
     count = float(np.trace(evidence.information @ evidence.covariance))
     told = -evidence.count * math.log(max(evidence.rms, np.finfo(float).tiny)) - 0.5 * count * math.log(evidence.count)
     told -= evidence.windows_left_out / max(evidence.windows, 1) * evidence.count  # what it leaves out it does not tell
-    return Candidate(name, told, count, evidence.rms, _error(fitted, model.window, kept, horizon), fitted)
+    return Ranked(name, told, count, evidence.rms, _error(fitted, model.window, kept, horizon), fitted)
 
 
 def _error(fitted: Fitted, window: int, kept: Recording, horizon: int | str) -> float:

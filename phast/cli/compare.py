@@ -34,7 +34,7 @@ def command(
     check_duration(steps)
     if not 0.0 < holdout < 1.0:
         raise InputError(f"--holdout {holdout}: give the share that is not fitted, between 0 and 1")
-    choices = candidates(asked)
+    choices = named_candidates(asked)
     sink = JsonSink(shown.json_file)
     recording = columns.read(files, silent=shown.silent)
     structures = [phast.Structure(**each) for each in choices]
@@ -47,7 +47,7 @@ def command(
     sink.write(found.summary())
 
 
-def candidates(asked: StructureOptions) -> list[dict]:
+def named_candidates(asked: StructureOptions) -> list[dict]:
     """Every combination of the words between bars, checked."""
     parts = {name: value.split("|") for name in ("potential", "mass", "damping") if (value := getattr(asked, name))}
     given = {"port": asked.port, "regime": asked.regime}

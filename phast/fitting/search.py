@@ -31,7 +31,7 @@ from phast.fitting.free_fields import free_damping, free_potential
 from phast.fitting.law import Law, law_of, mass_of
 from phast.fitting.library import DISSIPATIVE, SOFTENING, Candidate, candidates, families
 from phast.fitting.preprocess import Preprocessed
-from phast.fitting.selection import Equations, Normal, Selection, eliminated, price_of, select, settle
+from phast.fitting.selection import Equations, ScaledNormal, Selection, eliminated, price_of, select, settle
 from phast.fitting.structure import Structure, port_rows
 
 Fit = Callable[[PortHamiltonian, float], ModelAware]
@@ -161,7 +161,7 @@ class _Search:
             [np.asarray(fitted.core.system.potential.values()), np.asarray(fitted.core.system.damping.values())]
         )
         moving = np.zeros(count)  # the mass stays: what it would be at zero is no question
-        normal = Normal.about(information, np.concatenate([theta, moving]), fitted.evidence.count)
+        normal = ScaledNormal.about(information, np.concatenate([theta, moving]), fitted.evidence.count)
         terms = [*stored, *lost]
         price = price_of(fitted.evidence.count, len(terms))
         kept = eliminated(normal, np.ones(len(order), dtype=bool), price, terms)

@@ -58,7 +58,7 @@ class Equations:
         columns = np.concatenate([self.terms, self._moving(self.a)], axis=2) / self.deviation[..., None]
         known = (self.forces - self._given(self.a)) / self.deviation
         every = np.ones(columns.shape[2], dtype=bool)
-        normal = Normal.of(columns.reshape(-1, len(every)), known.reshape(-1))
+        normal = ScaledNormal.of(columns.reshape(-1, len(every)), known.reshape(-1))
         return normal.solve(every)[0] / normal.scale
 
     def linearised(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -127,7 +127,7 @@ def price_of(count: int, terms: int) -> float:
     return float(np.log(count) + 2.0 * np.log(terms))
 
 
-class Normal(NamedTuple):
+class ScaledNormal(NamedTuple):
     """Normal equations in units in which the diagonal is one."""
 
     gram: np.ndarray
@@ -137,14 +137,14 @@ class Normal(NamedTuple):
     count: int
 
     @classmethod
-    def of(cls, slopes: np.ndarray, target: np.ndarray) -> "Normal":
+    def of(cls, slopes: np.ndarray, target: np.ndarray) -> "ScaledNormal":
         scale = np.sqrt(np.sum(slopes**2, axis=0)) + _TINY
         slopes = slopes / scale
         gram = slopes.T @ slopes + _RIDGE * np.eye(len(scale))
         return cls(gram, slopes.T @ target, float(target @ target), scale, len(target))
 
     @classmethod
-    def about(cls, information: np.ndarray, theta: np.ndarray, count: int) -> "Normal":
+    def about(cls, information: np.ndarray, theta: np.ndarray, count: int) -> "ScaledNormal":
         """Those of a fit that has its minimum at these coefficients."""
         scale = np.sqrt(np.maximum(np.diag(information), 0.0)) + _TINY
         gram = information / np.outer(scale, scale) + _RIDGE * np.eye(len(scale))
@@ -176,7 +176,7 @@ class Normal(NamedTuple):
 _RIDGE = 1e-13
 
 
-def _settled(equations: Equations, theta: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, Normal]:
+def _settled(equations: Equations, theta: np.ndarray, kept: np.ndarray) -> tuple[np.ndarray, ScaledNormal]:
     """Gauss and Newton's method over the kept terms, halving steps that make it worse."""
     best, normal = np.inf, None
     step = np.zeros_like(theta)
@@ -192,7 +192,7 @@ def _settled(equations: Equations, theta: np.ndarray, kept: np.ndarray) -> tuple
             continue
         done = cost > best * (1.0 - 1e-6)
         theta, best, share = theta + share * step, cost, 1.0
-        normal = Normal.of(slopes, target)
+        normal = ScaledNormal.of(slopes, target)
         if done:
             break
         step = np.zeros_like(theta)
@@ -203,7 +203,7 @@ def _settled(equations: Equations, theta: np.ndarray, kept: np.ndarray) -> tuple
     return theta, normal
 
 
-def eliminated(normal: Normal, kept: np.ndarray, price: float, library: list[Candidate]) -> np.ndarray:
+def eliminated(normal: ScaledNormal, kept: np.ndarray, price: float, library: list[Candidate]) -> np.ndarray:
     """Terms out, the least significant first, and back in where they pay."""
     kept, k = kept.copy(), len(library)
     dissipative = np.array([term.kind in DISSIPATIVE for term in library])

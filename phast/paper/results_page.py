@@ -25,7 +25,7 @@ from phast.paper.curves import CONTEXT, HORIZON, Scene, model_curves, scene, tru
 from phast.paper.experiments import Record, read_record
 from phast.paper.models import MODELS
 from phast.paper.protocol import benchmark_split
-from phast.paper.tables import Comparison, compare, published
+from phast.paper.tables import MetricRow, metric_rows, published
 from phast.report.page import Cell, rendered, rounded, table
 from phast.report.provenance import commit
 from phast.report.text import figure
@@ -103,17 +103,17 @@ class Entry(NamedTuple):
     def ours(self) -> bool:
         return _is_ours(self.model)
 
-    def metric(self, name: str) -> Comparison | None:
+    def metric(self, name: str) -> MetricRow | None:
         """A metric over seeds, beside what is published of it."""
-        rows = compare((run.record for run in self.runs), [name])
+        rows = metric_rows((run.record for run in self.runs), [name])
         return rows[0] if rows else None
 
     @property
-    def rollout(self) -> Comparison | None:
+    def rollout(self) -> MetricRow | None:
         return self.metric(f"rollout_{self.kind}_h100")
 
     @property
-    def as_published(self) -> Comparison | None:
+    def as_published(self) -> MetricRow | None:
         """What the paper prints of this model: rollouts of mechanics, next steps of the others."""
         found = (self.metric(name) for name in (f"rollout_{self.kind}_h100", self.kind))
         return next((row for row in found if row is not None and row.published), None)
@@ -170,7 +170,7 @@ def _look(model: str, preset: str, others: Sequence[str]) -> tuple[str, str]:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _cell(row: Comparison | None, note: str = "") -> Cell:
+def _cell(row: MetricRow | None, note: str = "") -> Cell:
     if row is None:
         return Cell("")
     as_distance = row.deviation < 1.0 - row.mean  # figures print 0.9995 as a distance from one, if that is sure

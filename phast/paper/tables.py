@@ -60,7 +60,7 @@ def _published(theirs: dict[str, Any], metric: str) -> Published | None:
 # --- comparing -------------------------------------------------------------------------------------------------------
 
 
-class Comparison(NamedTuple):
+class MetricRow(NamedTuple):
     """One cell: a metric of one row, ours over seeds and theirs."""
 
     system: str
@@ -91,9 +91,9 @@ class Comparison(NamedTuple):
         return "ours" if (self.mean > self.published.mean) == (self.metric in _HIGHER) else "paper"
 
 
-def compare(
+def metric_rows(
     records: Iterable[Record], metrics: Sequence[str], names: dict[Experiment, tuple[str, dict[str, Any]]] | None = None
-) -> list[Comparison]:
+) -> list[MetricRow]:
     """Records grouped by experiment: the named metrics over seeds, beside what the paper publishes.
 
     ``names`` gives a row another name than its model's, and its published numbers.
@@ -108,7 +108,7 @@ def compare(
             values = [record["metrics"][metric] for record in group if metric in record["metrics"]]
             if values:
                 rows.append(
-                    Comparison(
+                    MetricRow(
                         experiment.system_folder,
                         label,
                         experiment.noise,
@@ -133,7 +133,7 @@ def _centre(values: list[float]) -> tuple[float, float, float]:
     return statistics.fmean(values), deviation, statistics.median(values)
 
 
-def best(rows: Sequence[Comparison]) -> set[Comparison]:
+def best(rows: Sequence[MetricRow]) -> set[MetricRow]:
     """The best row of every system and metric where several compete."""
     winners = set()
     for where in {(row.system, row.noise, row.metric) for row in rows}:
@@ -195,7 +195,7 @@ def _latex(text: str) -> str:
     return "".join(special.get(character, character) for character in text)
 
 
-def sheet(title: str, rows: Sequence[Comparison]) -> Sheet:
+def sheet(title: str, rows: Sequence[MetricRow]) -> Sheet:
     """Comparisons as a sheet. System and noise have a column where they vary; ★ marks the best of each group."""
     varying = [name for name in ("system", "noise") if len({getattr(row, name) for row in rows}) > 1]
     shown = ["model", "parameters", "metric", "ours", "seeds", "median seed", "paper", "ours/paper", "better"]
@@ -308,7 +308,7 @@ class ModelTable(AbstractTable):
         }
         order = {experiment: place for place, experiment in enumerate(self.experiments())}
         mine = sorted((r for r in records if key_of(r) in order), key=lambda r: order[key_of(r)])
-        return sheet(self.title, compare(mine, self.metrics, names))
+        return sheet(self.title, metric_rows(mine, self.metrics, names))
 
     def quick(self):
         first = self.rows[0].experiment.system
@@ -344,7 +344,7 @@ class Summary(AbstractTable):
         for name in self.systems:
             metric = main_metric(name)
             rows = {
-                preset: compare([r for r in records if r["system"] == name and r["preset"] == preset], [metric])
+                preset: metric_rows([r for r in records if r["system"] == name and r["preset"] == preset], [metric])
                 for preset in {paper, sharp}
             }
             ours = _least(rows[paper], REGIMES), _least(rows[paper], BASELINES), _least(rows[sharp], REGIMES)
@@ -448,11 +448,11 @@ def main_metric(system: str) -> str:
     return kind if system in OTHERS else f"rollout_{kind}_h100"
 
 
-def _least(rows: Sequence[Comparison], models: Sequence[str]) -> Comparison | None:
+def _least(rows: Sequence[MetricRow], models: Sequence[str]) -> MetricRow | None:
     return min((row for row in rows if row.model in models), key=lambda row: row.mean, default=None)
 
 
-def _choice(row: Comparison | None) -> str:
+def _choice(row: MetricRow | None) -> str:
     if row is None:
         return ""
     deviation = f" ± {figure(row.deviation)}" if row.seeds > 1 else ""

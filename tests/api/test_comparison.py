@@ -7,14 +7,14 @@ import pytest
 
 import phast
 from phast.api import comparison
-from phast.api.comparison import Candidate, Comparison, split
-from phast.cli.compare import candidates
+from phast.api.comparison import Comparison, Ranked, split
+from phast.cli.compare import named_candidates
 from phast.cli.options import StructureOptions
 from phast.errors import InputError
 
 
-def row(name: str, evidence: float, error: float = 0.1) -> Candidate:
-    return Candidate(name, evidence, 2.0, 0.01, error, None if math.isinf(evidence) else object())
+def row(name: str, evidence: float, error: float = 0.1) -> Ranked:
+    return Ranked(name, evidence, 2.0, 0.01, error, None if math.isinf(evidence) else object())
 
 
 def test_differences_in_evidence_are_said_in_words():
@@ -50,7 +50,7 @@ def test_only_what_differs_names_a_candidate():
 
 
 def test_bars_make_every_combination():
-    found = candidates(StructureOptions(potential="cosine | quadratic", damping="viscous|coulomb"))
+    found = named_candidates(StructureOptions(potential="cosine | quadratic", damping="viscous|coulomb"))
     assert [(each["potential"], each["damping"]) for each in found] == [
         ("cosine", "viscous"),
         ("cosine", "coulomb"),
@@ -58,9 +58,9 @@ def test_bars_make_every_combination():
         ("quadratic", "coulomb"),
     ]
     with pytest.raises(InputError, match="put a bar between candidates"):
-        candidates(StructureOptions(potential="cosine"))
+        named_candidates(StructureOptions(potential="cosine"))
     with pytest.raises(InputError, match="unknown potential 'cosin'"):
-        candidates(StructureOptions(potential="cosin|quadratic"))
+        named_candidates(StructureOptions(potential="cosin|quadratic"))
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from phast.paper.tables import (
     Row,
     Summary,
     between_marks,
-    compare,
     jobs_of,
     main_metric,
+    metric_rows,
     published,
     sheet,
 )
@@ -36,14 +36,14 @@ def record(system="pendulum-windy", model="phast-known", seed=0, noise=0.0, pres
 
 
 def test_seeds_are_averaged_beside_what_is_published():
-    (row,) = compare([record(seed=s, damping_r2=v) for s, v in enumerate((0.5, 0.6, 1.0))], ["damping_r2", "mse"])
+    (row,) = metric_rows([record(seed=s, damping_r2=v) for s, v in enumerate((0.5, 0.6, 1.0))], ["damping_r2", "mse"])
     assert (row.mean, row.median, row.seeds) == (pytest.approx(0.7), 0.6, 3)
     assert row.published == (0.996, 0.004) and row.ratio == pytest.approx(0.7 / 0.996)
 
 
 def test_noise_and_systems_are_told_apart_and_have_a_column_where_they_vary():
     records = [record(noise=n, damping_r2=0.9) for n in (0.0, 0.01)] + [record("rlc", noise=0.01, damping_r2=0.8)]
-    rows = compare(records, ["damping_r2"])
+    rows = metric_rows(records, ["damping_r2"])
     assert [(r.system, r.noise) for r in rows] == [("pendulum-windy", 0.0), ("pendulum-windy", 0.01), ("rlc", 0.01)]
     assert [r.published for r in rows] == [(0.996, 0.004), None, None]  # nobody published numbers under noise
     made = sheet("title", rows)
@@ -56,25 +56,25 @@ def test_noise_and_systems_are_told_apart_and_have_a_column_where_they_vary():
     [(ERROR, 0.05, "ours"), (ERROR, 0.2, "paper"), (ERROR, 0.11, "even"), ("damping_r2", 0.5, "paper")],
 )
 def test_who_wins_depends_on_which_way_is_better(metric, ours, better):
-    (row,) = compare([record(**{metric: ours})], [metric])
+    (row,) = metric_rows([record(**{metric: ours})], [metric])
     assert row.better == better
 
 
 def test_the_best_model_of_each_group_is_marked_and_r2_is_better_where_it_is_higher():
     records = [record(model=m, **{ERROR: e, "damping_r2": r}) for m, e, r in (("a", 0.1, 0.9), ("b", 0.2, 0.95))]
-    lines = {(line[0], line[2]): line[3] for line in sheet("t", compare(records, [ERROR, "damping_r2"])).lines}
+    lines = {(line[0], line[2]): line[3] for line in sheet("t", metric_rows(records, [ERROR, "damping_r2"])).lines}
     assert lines["a", ERROR].endswith("★") and lines["b", "damping_r2"].endswith("★")
     assert not lines["b", ERROR].endswith("★") and not lines["a", "damping_r2"].endswith("★")
 
 
 def test_a_run_that_diverged_is_said_so():
-    made = sheet("t", compare([record(seed=0, mse=0.1), record(seed=1, mse=None)], ["mse"]))
+    made = sheet("t", metric_rows([record(seed=0, mse=0.1), record(seed=1, mse=None)], ["mse"]))
     assert made.lines[0][3] == "diverged ± 0" and made.data[0]["mean"] is None
     assert json.loads(made.json())["rows"][0]["mean"] is None
 
 
 def test_four_formats_say_the_same():
-    made = sheet("100 % of σ", compare([record(**{ERROR: 0.05}), record(model="gru", **{ERROR: 0.5})], [ERROR]))
+    made = sheet("100 % of σ", metric_rows([record(**{ERROR: 0.05}), record(model="gru", **{ERROR: 0.5})], [ERROR]))
     markdown, latex, text = made.markdown().splitlines(), made.latex(), made.text()
     assert markdown[1].count("---") == len(made.heading) and len(markdown) == 4
     assert r"rollout\_theta\_wrap\_mse\_h100" in latex and r"100 \% of $\sigma$" in latex

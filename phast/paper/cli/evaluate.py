@@ -69,6 +69,6 @@ def _print_comparison(records: list[dict[str, Any]], system: "phast.System") -> 
     ]
     seeds = len({record["seed"] for record in records})
     title = f"{system.title}: {counted(seeds, 'seed')}, preset {records[0]['preset']}"
-    judged = paper.tables.sheet(title, paper.tables.compare(records, columns))
+    judged = paper.tables.sheet(title, paper.tables.metric_rows(records, columns))
     print(f"\n{judged.title}")
     print_table(judged.heading, judged.lines)
