@@ -71,7 +71,7 @@ def main() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
     warnings.showwarning = _warn
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(standalone_mode=False) or 0)
     except (InputError, FitError) as error:
         _stop(str(error), 2 if isinstance(error, InputError) else 1)
     except typer.Abort:

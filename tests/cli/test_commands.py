@@ -303,7 +303,7 @@ MISTAKES = {
     "a passive fit by gradient": (("fit", LONG, *FIT, "--passive"), "--passive belongs to --method second-order"),
     "a bound in words": (("fit", LONG, *FIT, "--bound", "small"), "'validated'"),
     "a fit of too little": (
-        ("fit", "{files}/few.csv", "--positions", "theta:angle", "-o", "{new}/m"),
+        ("fit", "{files}/few.csv", "--positions", "theta:angle", "--regime", "unknown", "-o", "{new}/m"),
         "positions are too few for 96 coefficients",
     ),
     "a model that cannot adapt": (("forecast", MODEL, DATA, "--adapt", "damping"), "fit with method=SecondOrder"),

@@ -241,7 +241,7 @@ def test_bounds_can_be_changed_and_lifted():
 def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(InputError, match="unknown model 'phast-partail': did you mean 'phast-partial'"):
         model_builder("phast-partail")
-    with pytest.raises(InputError, match="`phast models` lists all"):
+    with pytest.raises(InputError, match="`phast paper models` lists all"):
         model_builder("zzz")
     assert model_builder("phast-known") is MODELS["phast-known"]
 

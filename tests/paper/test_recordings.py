@@ -20,7 +20,8 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no recordings in {DA
 @pytest.mark.usefixtures("float64")
 def test_a_single_pendulum_is_foretold_and_its_friction_found(tmp_path):
     """Trained on the first 20 s: 2 s ahead in the last 20 s within 10 mrad, the natural frequency within 1 %."""
-    record, seen = carry_out("measured-single", DATA, tmp_path, lambda stage: None)
+    record, forecast = carry_out("measured-single", DATA, tmp_path, lambda stage: None)
+    seen = forecast.seen
     assert record["metrics"]["rms"] < 10e-3 and len(seen.contexts) >= 15
     assert min(context.t[0] for context in seen.contexts) >= 20.0
     assert record["facts"]["natural_frequency"] == pytest.approx(np.sqrt(64.1), rel=0.01)
@@ -45,7 +46,7 @@ def test_records_say_what_the_docs_claim():
     numbers = {record["study"]: record["metrics"] for record in RECORDS}
     assert numbers["measured-single"]["rms"] < 10e-3 and numbers["measured-double"]["rms"] < 15e-3
     table = Recordings("measured", "measured").sheet(RECORDS).markdown()
-    assert table in (ROOT / "docs" / "measured.md").read_text(encoding="utf-8")
+    assert table in (ROOT / "docs" / "explanation" / "measured.md").read_text(encoding="utf-8")
 
 
 def test_a_folder_that_is_not_there_is_said(tmp_path):
