@@ -302,7 +302,10 @@ def test_what_is_not_installed_is_skipped_in_one_line(small, tmp_path, monkeypat
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 0
-    assert capsys.readouterr().err == "sindy: skipped, since pysindy is not installed: pip install 'phast-physics[peers]'\n"
+    assert (
+        capsys.readouterr().err
+        == "sindy: skipped, since pysindy is not installed: pip install 'phast-physics[peers]'\n"
+    )
 
 
 def test_the_command_prints_a_table_and_writes_json(small, tmp_path, monkeypatch, capsys):
