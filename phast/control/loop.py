@@ -85,7 +85,7 @@ class Trace(NamedTuple):
 
     @property
     def effort(self) -> Float[Array, "*batch"]:
-        """Σ |u_t|² over samples; times dt it is an integral."""
+        """``Σ |u_t|²`` over samples; times dt it is an integral."""
         return jnp.sum(self.applied**2, axis=(-2, -1))
 
     @property
